@@ -192,8 +192,13 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, no
 
 // reschedule takes over the fields of a check besides what it asks.
 func (c *Checker) reschedule(t *target, check model.Check) {
-	before := t.check.How.Interval
+	before, delay := t.check.How.Interval, t.check.How.StartDelay
 	t.check = check
+	if t.delayed() && t.place != waitsNot { // it still waits for its first probe
+		t.due = t.due.Add(time.Duration(check.How.StartDelay - delay))
+		t.line.queue.add(t)
+		return
+	}
 	if t.line.in == &c.programs {
 		c.programs.most = check.Programs.AtOnceOrDefault()
 	}
@@ -204,6 +209,9 @@ func (c *Checker) reschedule(t *target, check model.Check) {
 		}
 	}
 }
+
+// delayed reports whether the target has had no probe since it was added.
+func (t *target) delayed() bool { return t.version == 1 && !t.begun && t.last.at.IsZero() }
 
 // end makes the probe under way, if one is, end without a result.
 func (t *target) end() {
@@ -328,7 +336,7 @@ func (t *target) health() model.BackendHealth {
 	switch f := t.last.failure; {
 	case f != nil:
 		h.Reason, h.Detail = string(f.Reason), f.Detail
-	case t.last.at.IsZero() && t.check.How.StartDelay > 0 && t.version == 1:
+	case t.delayed() && t.check.How.StartDelay > 0:
 		h.Detail = fmt.Sprintf("its first probe is sent at %s (start-delay)", t.due.UTC().Format(time.RFC3339))
 	}
 	return h

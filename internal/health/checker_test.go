@@ -182,6 +182,36 @@ func TestWhatHolds(t *testing.T) {
 	c.awaitState(t, good, model.HealthDown)
 }
 
+func TestStartDelay(t *testing.T) {
+	server := newTap(t)
+	delayed := func(delay time.Duration) model.Check {
+		return checkOf(1, server.address, func(h *model.HealthCheck) { h.StartDelay = model.Duration(delay) })
+	}
+	now := checkOf(2, server.address, nil)
+	c := newChecker(t, Direct{})
+	late := delayed(time.Hour)
+	c.Set([]model.Check{late, now})
+	c.awaitState(t, now, model.HealthUp)
+	await(t, "the other one is probed again", func() bool { return c.Probes()[0].Count > 3 })
+	h := c.Results()[late.Target]
+	want := time.Now().Add(time.Hour).UTC().Format("2006-01-02T")
+	if h.State != model.HealthUnknown || !h.Probed.IsZero() || !strings.HasPrefix(h.Detail, "its first probe is sent at "+want) || !strings.HasSuffix(h.Detail, "Z (start-delay)") {
+		t.Errorf("a backend that is not to be probed yet is %+v", h)
+	}
+	// The delay is for new backends alone, and one that is taken away counts at once.
+	late = delayed(0)
+	c.Set([]model.Check{late, now})
+	if h := c.awaitState(t, late, model.HealthUp); h.Detail != "" {
+		t.Errorf("a backend that was probed is %+v", h)
+	}
+	gone := newTap(t)
+	gone.off()
+	changed := delayed(time.Hour)
+	changed.How.Port, changed.To = 1, gone.address
+	c.Set([]model.Check{changed, now})
+	c.awaitState(t, changed, model.HealthDown)
+}
+
 func TestServingIsNotTakenOutByOneFailure(t *testing.T) {
 	closed := newTap(t)
 	closed.off()

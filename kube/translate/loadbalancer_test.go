@@ -38,7 +38,7 @@ func TestLoadBalancerServices(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("10.0.0.100"), netip.MustParseAddr("2001:db8::1")}
 	for spec, want := range map[string]string{
 		`{"segment": "vlan:7", "listeners": [{"name": "http", "protocol": "tcp", "ports": "80", "mode": "l2dsr", "policy": "least-conn", "drain": "5m", "minHealthy": 0, "sourceRanges": ["10.0.0.0/8", "2001:db8::/32"], "health": {"kind": "tcp"},
-			"members": [{"name": "a", "address": "10.0.0.11", "port": 80, "weight": 0, "mac": "02:00:00:00:00:01", "state": "draining"}]}]}`: `{"name":"loadbalancer/red/web/http/10.0.0.100","segment":"vlan:7","vip":"10.0.0.100","protocol":"tcp","port":"80","source-ranges":["10.0.0.0/8"],"mode":"l2dsr","policy":"least-conn","drain":"5m0s","max-drain":"24h0m0s","min-healthy":0,"health":{"kind":"tcp","interval":"1s","jitter":"100ms","timeout":"1s","rise":2,"fall":3,"panic":20},"backends":[{"name":"a","address":"10.0.0.11","weight":0,"state":"draining","mac":"02:00:00:00:00:01"}]}` +
+			"members": [{"name": "a", "address": "10.0.0.11", "port": 80, "weight": 0, "mac": "02:00:00:00:00:01", "state": "draining", "check": {"port": 81}}]}]}`: `{"name":"loadbalancer/red/web/http/10.0.0.100","segment":"vlan:7","vip":"10.0.0.100","protocol":"tcp","port":"80","source-ranges":["10.0.0.0/8"],"mode":"l2dsr","policy":"least-conn","drain":"5m0s","max-drain":"24h0m0s","min-healthy":0,"health":{"kind":"tcp","interval":"1s","jitter":"100ms","timeout":"1s","rise":2,"fall":3,"panic":20},"backends":[{"name":"a","address":"10.0.0.11","weight":0,"state":"draining","mac":"02:00:00:00:00:01","check":{"port":81}}]}` +
 			` loadbalancer/red/web/http/2001:db8::1`,
 		`{"members": [{"name": "a", "address": "10.0.0.11", "port": 8080, "segment": "vxlan:5001", "mac": "02:00:00:00:00:01", "vtep": "10.1.0.1", "vni": 7}], "listeners": [{"name": "a", "protocol": "tcp", "ports": "80", "sourceRanges": ["10.0.0.0/8"]}, {"name": "b", "protocol": "udp", "ports": "53", "adminState": "down"}]}`: `{"name":"loadbalancer/red/web/a/10.0.0.100","vip":"10.0.0.100","protocol":"tcp","port":"80","source-ranges":["10.0.0.0/8"],"mode":"nat","snat":true,"drain":"1m0s","max-drain":"24h0m0s","backends":[{"name":"a","address":"10.0.0.11","port":8080,"weight":100,"state":"active","mac":"02:00:00:00:00:01","segment":"vxlan:5001","vtep":"10.1.0.1","vni":7}]}` +
 			` [spec.listeners[0].sourceRanges: has no IPv6 prefix, so nobody may reach 2001:db8::1, and it is not forwarded there]`,
@@ -131,6 +131,8 @@ func TestDirectorGroupRefusesMembers(t *testing.T) {
 		{none, "nat", `"address": "2001:db8:9::1"`, nil},
 		{none, "l2dsr", `"address": "10.9.1.1", "mac": "02:00:00:00:00:01"`, nil},
 		{none, "gue", `"address": "10.9.0.1", "host": "10.9.1.1"`, nil},
+		{none, "nat", `"address": "10.9.0.1", "check": {"address": "10.9.1.1", "port": 81}`, nil},
+		{none, "nat", `"address": "10.9.0.1", "check": {"address": "10.96.0.1"}`, []string{refused("check.address", "10.96.0.1")}},
 		{none, "nat", `"address": "10.96.0.1"`, []string{refused("address", "10.96.0.1")}},
 		{none, "nat", `"address": "10.9.2.1"`, []string{refused("address", "10.9.2.1")}},
 		{none, "nat", `"address": "10.9.3.1"`, []string{refused("address", "10.9.3.1")}},

@@ -128,17 +128,21 @@ func TestServicePolicy(t *testing.T) {
 		}
 	}
 	for spec, want := range map[string]string{
-		`{"selector": {}, "health": {"kind": "tls", "tls": {"name": "x", "ca": "none"}}}`:      "spec.health.tls.ca: ",
-		`{"selector": {}, "health": {"kind": "udp", "udp": {"send": "hex:0"}}}`:                "spec.health.udp.send: ",
-		`{"selector": {}, "health": {"kind": "dns", "dns": {"name": "x", "type": "ANY"}}}`:     "spec.health.dns.type: ",
-		`{"selector": {}, "health": {"kind": "tcp", "grpc": {}}}`:                              "spec.health.grpc: ",
-		`{"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}`:                 "spec.selector: ",
-		`{"selector": {}, "mode": "redirect"}`:                                                 "spec.mode: redirect is not available here yet",
-		`{"selector": {}, "policy": "best"}`:                                                   "spec.policy: ",
-		`{"selector": {}, "drain": "0s"}`:                                                      "spec.drain: ",
-		`{"selector": {}, "health": {"kind": "ping"}}`:                                         "spec.health.kind: ",
-		`{"selector": {}, "health": {"kind": "tcp", "interval": "x"}}`:                         "spec.health.interval: ",
-		`{"selector": {}, "health": {"kind": "http", "http": {"status": ["200", "300-200"]}}}`: "spec.health.http.status[1]: ",
+		`{"selector": {}, "health": {"kind": "tls", "tls": {"name": "x", "ca": "none"}}}`:               "spec.health.tls.ca: ",
+		`{"selector": {}, "health": {"kind": "udp", "udp": {"send": "hex:0"}}}`:                         "spec.health.udp.send: ",
+		`{"selector": {}, "health": {"kind": "dns", "dns": {"name": "x", "type": "ANY"}}}`:              "spec.health.dns.type: ",
+		`{"selector": {}, "health": {"kind": "tcp", "grpc": {}}}`:                                       "spec.health.grpc: ",
+		`{"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}`:                          "spec.selector: ",
+		`{"selector": {}, "mode": "redirect"}`:                                                          "spec.mode: redirect is not available here yet",
+		`{"selector": {}, "policy": "best"}`:                                                            "spec.policy: ",
+		`{"selector": {}, "drain": "0s"}`:                                                               "spec.drain: ",
+		`{"selector": {}, "health": {"kind": "ping"}}`:                                                  "spec.health.kind: ",
+		`{"selector": {}, "health": {"kind": "exec"}}`:                                                  "spec.health.exec: ",
+		`{"selector": {}, "health": {"kind": "http", "http": {"bodyRegexp": "("}}}`:                     "spec.health.http.bodyRegexp: ",
+		`{"selector": {}, "health": {"kind": "http", "http": {"requests": [{}, {"digest": "md5:0"}]}}}`: "spec.health.http.requests[1].digest: ",
+		`{"selector": {}, "health": {"kind": "smtp", "smtp": {"startTLS": true}}}`:                      "spec.health.tls: ",
+		`{"selector": {}, "health": {"kind": "tcp", "interval": "x"}}`:                                  "spec.health.interval: ",
+		`{"selector": {}, "health": {"kind": "http", "http": {"status": ["200", "300-200"]}}}`:          "spec.health.http.status[1]: ",
 	} {
 		if _, err := translate.ReadServicePolicy(policy(t, "p", 0, spec), base); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s is read with error %v, want %s", spec, err, want)
@@ -188,12 +192,14 @@ func TestServicePolicyFor(t *testing.T) {
 func TestServicePolicyInFull(t *testing.T) {
 	base := translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Nodes, NodeHealth: true}
 	for spec, want := range map[string]string{
-		`{"selector": {}, "policy": "p2c", "minHealthy": 2, "health": {"kind": "tcp", "to": "address", "panic": 0}}`:                                                                `{"policy":"p2c","min-healthy":2,"health":{"kind":"tcp","panic":0,"to":"address"}}`,
-		`{"selector": {}, "minHealthy": 0, "health": {"kind": "http", "http": {"method": "OPTIONS", "body": "ok", "status": ["200-299", "401"]}}}`:                                  `{"policy":"maglev","min-healthy":0,"health":{"kind":"http","http":{"method":"OPTIONS","status":["200-299","401"],"body":"ok"}}}`,
-		`{"selector": {}, "health": {"kind": "tls", "tls": {"name": "web.example.org"}}}`:                                                                                           `{"policy":"maglev","health":{"kind":"tls","tls":{"name":"web.example.org"}}}`,
-		`{"selector": {}, "health": {"kind": "grpc", "grpc": {"service": "shop"}, "tls": {"skipVerify": true}}}`:                                                                    `{"policy":"maglev","health":{"kind":"grpc","tls":{"skip-verify":true},"grpc":{"service":"shop"}}}`,
-		`{"selector": {}, "health": {"kind": "udp", "udp": {"send": "hex:00ff", "expect": "pong"}}}`:                                                                                `{"policy":"maglev","health":{"kind":"udp","udp":{"send":"hex:00ff","expect":"pong"}}}`,
-		`{"selector": {}, "health": {"kind": "dns", "interval": "500ms", "timeout": "1s", "rise": 1, "fall": 2, "dns": {"name": "x.org", "type": "AAAA", "rcodes": ["nxdomain"]}}}`: `{"policy":"maglev","health":{"kind":"dns","interval":"500ms","timeout":"1s","rise":1,"fall":2,"dns":{"name":"x.org","type":"AAAA","rcodes":["nxdomain"]}}}`,
+		`{"selector": {}, "policy": "p2c", "minHealthy": 2, "health": {"kind": "tcp", "to": "address", "panic": 0}}`:                                                                                                                                                          `{"policy":"p2c","min-healthy":2,"health":{"kind":"tcp","panic":0,"to":"address"}}`,
+		`{"selector": {}, "minHealthy": 0, "health": {"kind": "http", "http": {"method": "OPTIONS", "body": "ok", "status": ["200-299", "401"]}}}`:                                                                                                                            `{"policy":"maglev","min-healthy":0,"health":{"kind":"http","http":{"method":"OPTIONS","status":["200-299","401"],"body":"ok"}}}`,
+		`{"selector": {}, "health": {"kind": "http", "startDelay": "5s", "http": {"version": "2", "host": "x.org", "requests": [{"path": "/a", "bodyRegexp": "^a"}, {"method": "PUT", "path": "/b", "status": ["201"], "digest": "md5:d41d8cd98f00b204e9800998ecf8427e"}]}}}`: `{"policy":"maglev","health":{"kind":"http","start-delay":"5s","http":{"host":"x.org","version":"2","requests":[{"path":"/a","body-regexp":"^a"},{"method":"PUT","path":"/b","status":["201"],"digest":"md5:d41d8cd98f00b204e9800998ecf8427e"}]}}}`,
+		`{"selector": {}, "health": {"kind": "smtp", "smtp": {"helo": "lb.example.org", "startTLS": true}, "tls": {"name": "mail.example.org"}}}`:                                                                                                                             `{"policy":"maglev","health":{"kind":"smtp","tls":{"name":"mail.example.org"},"smtp":{"helo":"lb.example.org","starttls":true}}}`,
+		`{"selector": {}, "health": {"kind": "tls", "tls": {"name": "web.example.org"}}}`:                                                                                                                                                                                     `{"policy":"maglev","health":{"kind":"tls","tls":{"name":"web.example.org"}}}`,
+		`{"selector": {}, "health": {"kind": "grpc", "grpc": {"service": "shop"}, "tls": {"skipVerify": true}}}`:                                                                                                                                                              `{"policy":"maglev","health":{"kind":"grpc","tls":{"skip-verify":true},"grpc":{"service":"shop"}}}`,
+		`{"selector": {}, "health": {"kind": "udp", "udp": {"send": "hex:00ff", "expect": "pong"}}}`:                                                                                                                                                                          `{"policy":"maglev","health":{"kind":"udp","udp":{"send":"hex:00ff","expect":"pong"}}}`,
+		`{"selector": {}, "health": {"kind": "dns", "interval": "500ms", "timeout": "1s", "rise": 1, "fall": 2, "dns": {"name": "x.org", "type": "AAAA", "rcodes": ["nxdomain"]}}}`:                                                                                           `{"policy":"maglev","health":{"kind":"dns","interval":"500ms","timeout":"1s","rise":1,"fall":2,"dns":{"name":"x.org","type":"AAAA","rcodes":["nxdomain"]}}}`,
 	} {
 		p, err := translate.ReadServicePolicy(policy(t, "p", 0, spec), base)
 		if err != nil {
