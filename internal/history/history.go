@@ -31,7 +31,7 @@ const mostBeforeOtherSlots = 4
 // Advance returns the log with a new generation if the service's membership, weights, policy, ring
 // size or affinity are no longer those of the newest one. The generation waits, and the log is
 // returned unchanged, while the log is full. A new size or affinity alone waits, and the rest of
-// the generation does not, while the log has more than two generations (with p2c: more than one),
+// the generation does not, while the log has more than two generations (with p2c or tiers: more than one),
 // rings of two sizes, or two affinities. [Current] says whether something waits. The passed log is
 // not written to.
 func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
@@ -96,7 +96,7 @@ func desired(log model.Log, s *model.Service) model.Generation {
 	}
 	for i := range s.Backends {
 		if b := &s.Backends[i]; owns(b) {
-			g.Members = append(g.Members, model.Member{Backend: b.Endpoint(), Weight: b.Weight})
+			g.Members = append(g.Members, model.Member{Backend: b.Endpoint(), Weight: b.Weight, Tier: b.Tier})
 		}
 	}
 	slices.SortFunc(g.Members, func(a, b model.Member) int { return a.Backend.Compare(b.Backend) })
@@ -134,6 +134,10 @@ func mayHaveOtherSlots(log model.Log) bool {
 		}
 		if named += 2; g.Policy == model.P2C {
 			named += 2
+		}
+		// Rows name backends of other tiers, too.
+		if i > 0 && (g.Tiers() > 1 || log.Generations[0].Tiers() > 1) {
+			return false
 		}
 	}
 	return named <= mostBeforeOtherSlots

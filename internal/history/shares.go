@@ -101,9 +101,35 @@ func (r *ramp) backend(b *model.Backend) {
 }
 
 // scale gives members that start slowly, or are strained, their part of their weights, relative to
-// the member with the largest part. Small weights cannot be divided: all are multiplied first,
-// which moves no slot.
+// the member of their tier with the largest part: shares are those of a tier's new connections.
 func scale(members []model.Member, log *model.Log) {
+	tiers := uint8(0)
+	for i := range members {
+		tiers = max(tiers, members[i].Tier)
+	}
+	if tiers == 0 {
+		scaleTier(members, log)
+		return
+	}
+	for tier := range tiers + 1 {
+		var in []model.Member
+		for _, m := range members {
+			if m.Tier == tier {
+				in = append(in, m)
+			}
+		}
+		scaleTier(in, log)
+		for i := range members {
+			if members[i].Tier == tier {
+				members[i], in = in[0], in[1:]
+			}
+		}
+	}
+}
+
+// scaleTier does so for the members of a tier. Small weights cannot be divided: all are multiplied first,
+// which moves no slot.
+func scaleTier(members []model.Member, log *model.Log) {
 	shares := make([]uint32, len(members))
 	most, least, heaviest := uint32(0), uint32(model.WholeShare), uint16(0)
 	for i, m := range members {

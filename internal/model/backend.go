@@ -7,15 +7,17 @@ import (
 
 // Backend is a real server of a service.
 type Backend struct {
-	Name    string       `json:"name"`
-	Address netip.Addr   `json:"address"`
-	Host    netip.Addr   `json:"host,omitzero"`  // the host whose agent delivers packets to the address, of a pod or container; zero: none
-	Port    uint16       `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
-	Weight  uint16       `json:"weight"`         // share of new connections; 0: none
-	State   BackendState `json:"state"`
-	Mode    *Mode        `json:"mode,omitempty"` // nil: the service's
-	MAC     MAC          `json:"mac,omitzero"`   // next hop; zero: resolved through the kernel's neighbors
-	VLAN    uint16       `json:"vlan,omitempty"` // 802.1Q tag to leave with; 0: as the mode and segment say
+	Name    string     `json:"name"`
+	Address netip.Addr `json:"address"`
+	Host    netip.Addr `json:"host,omitzero"`  // the host whose agent delivers packets to the address, of a pod or container; zero: none
+	Port    uint16     `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
+	Weight  uint16     `json:"weight"`         // share of new connections; 0: none
+	// Tier is when it gets new connections: while fewer than min-healthy backends of the tiers below this number are healthy.
+	Tier  uint8        `json:"tier,omitempty"`
+	State BackendState `json:"state"`
+	Mode  *Mode        `json:"mode,omitempty"` // nil: the service's
+	MAC   MAC          `json:"mac,omitzero"`   // next hop; zero: resolved through the kernel's neighbors
+	VLAN  uint16       `json:"vlan,omitempty"` // 802.1Q tag to leave with; 0: as the mode and segment say
 	// Interface is the director's interface on whose link it is; empty: the one that the route leads to or, in a
 	// segment, the segment's.
 	Interface string `json:"interface,omitempty"`
@@ -83,6 +85,7 @@ func (v *validation) backends(i int) {
 	names := make(map[string]int, len(s.Backends))
 	places := make(map[netip.AddrPort]int, len(s.Backends))
 	ends := make(map[netip.Addr]int)
+	v.tiers(i)
 	for j := range s.Backends {
 		b := &s.Backends[j]
 		v.backend(i, j)

@@ -375,7 +375,11 @@ func (sizes ringSizes) memory(s *Service) uint64 {
 	if size == 0 && sizes[n] == 0 {
 		sizes[n] = DefaultRingSize(n)
 	}
-	return ringMemory(cmp.Or(size, sizes[n])) + quicMemory(s)
+	memory := ringMemory(cmp.Or(size, sizes[n])) + quicMemory(s)
+	if s.Tiered() {
+		memory *= 2 // the next ring of another tier has its place already
+	}
+	return memory
 }
 
 // RingMemoryTaken returns the bytes that a director takes for rings: besides what the limit counts, there

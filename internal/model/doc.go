@@ -9,6 +9,7 @@
 //   - Service: a VIP, protocol and port (or port range, or all ports) in a segment, with its backends.
 //   - VIP: the address that clients send to.
 //   - Backend: a real server of a service: name, address, weight, state.
+//   - Tier: of backends: the next tier gets new connections while fewer than min-healthy backends of the tiers above it are healthy, and gives them back.
 //   - Segment: a tenant's network; the same VIP may exist in several.
 //   - VTEP: where tunnels of tenants' networks in VXLAN and Geneve begin and end: a hypervisor, a leaf switch or a director, by its address.
 //   - VNI: the number of a tenant's network in the headers of these tunnels.

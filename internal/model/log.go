@@ -97,6 +97,7 @@ func (g *Generation) Places() time.Time {
 type Member struct {
 	Backend netip.AddrPort `json:"backend"` // port 0: the packet's own
 	Weight  uint16         `json:"weight"`  // more than 0
+	Tier    uint8          `json:"tier,omitempty"`
 }
 
 // Document is one service with its history.
@@ -313,6 +314,8 @@ func (l *Log) problem() (path, problem string) {
 				return fmt.Sprintf("%s.members[%d].backend", path, n), "is no address with a port"
 			case m.Weight == 0:
 				return fmt.Sprintf("%s.members[%d].weight", path, n), "is 0; who owns no slots is no member"
+			case m.Tier > MaxTier:
+				return fmt.Sprintf("%s.members[%d].tier", path, n), fmt.Sprintf("%d is above the last tier, %d", m.Tier, MaxTier)
 			case n > 0 && byBackend(g.Members[n-1], *m) == 0:
 				return fmt.Sprintf("%s.members[%d].backend", path, n), "is there twice"
 			}

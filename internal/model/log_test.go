@@ -13,8 +13,8 @@ import (
 func TestLogIsStableJSON(t *testing.T) {
 	log := Log{Generations: []Generation{
 		{Number: 2, Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), From: time.Date(2026, 1, 2, 3, 4, 10, 6000, time.UTC), Slots: 1021, Members: []Member{
-			{netip.MustParseAddrPort("10.0.0.1:0"), 100},
-			{netip.MustParseAddrPort("[2001:db8::1]:8080"), 65535},
+			{netip.MustParseAddrPort("10.0.0.1:0"), 100, 0},
+			{netip.MustParseAddrPort("[2001:db8::1]:8080"), 65535, 1},
 		}},
 		{Number: 1, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 			Held: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC), Slots: 1021, Members: []Member{},
@@ -22,7 +22,7 @@ func TestLogIsStableJSON(t *testing.T) {
 	}}
 	const want = `{"generations":[` +
 		`{"number":2,"since":"2026-01-02T03:04:05.000006Z","from":"2026-01-02T03:04:10.000006Z","slots":1021,"members":[` +
-		`{"backend":"10.0.0.1:0","weight":100},{"backend":"[2001:db8::1]:8080","weight":65535}]},` +
+		`{"backend":"10.0.0.1:0","weight":100},{"backend":"[2001:db8::1]:8080","weight":65535,"tier":1}]},` +
 		`{"number":1,"since":"2026-01-02T03:04:05Z","held":"2026-01-02T03:04:07Z","slots":1021,"members":[],"gone":["10.0.0.1:0"]}]}`
 	text, err := json.Marshal(log)
 	if err != nil {
@@ -68,8 +68,8 @@ func TestValidateDocuments(t *testing.T) {
 		b.Address = netip.MustParseAddr("10.0.0.2")
 		return []Document{{Service: Service{Name: "a", VIP: netip.MustParseAddr("192.0.2.1"), Protocol: TCP, Port: PortRange{80, 80}, Mode: NAT, Backends: []Backend{b}},
 			Log: Log{Generations: []Generation{
-				{Number: 3, Slots: 1021, Members: []Member{{at("10.0.0.2:0"), 100}, {at("10.0.0.3:0"), 1}}},
-				{Number: 1, Slots: 1021, Members: []Member{{at("10.0.0.2:0"), 100}}, Kept: NewSlotSet(1021)}}}}}
+				{Number: 3, Slots: 1021, Members: []Member{{at("10.0.0.2:0"), 100, 0}, {at("10.0.0.3:0"), 1, 0}}},
+				{Number: 1, Slots: 1021, Members: []Member{{at("10.0.0.2:0"), 100, 0}}, Kept: NewSlotSet(1021)}}}}}
 	}
 	documents := good()
 	if err := ValidateDocuments(documents); err != nil {

@@ -105,7 +105,7 @@ var absentWords = map[string]map[string]string{
 	},
 	"Director": {"vrrp-instance": noVRRP, "virtual-router-id": noVRRP, "priority": noVRRP, "advert-int": noVRRP},
 	"Service": {
-		"sorry-server": "weir has no server for when all others are down; use min-healthy: then routers send the VIP's packets elsewhere", "sorry-server-inhibit": "weir has no sorry server; leave it out",
+		"sorry-server": "a sorry server is a backend of the next tier; use tier: 1 in backends", "sorry-server-inhibit": "what it does is what tiers do; leave it out",
 		"quorum-up": "weir runs no scripts for a quorum; use hooks", "quorum-down": "weir runs no scripts for a quorum; use hooks",
 		"hysteresis": "weir has no hysteresis of a quorum; use health.rise and health.fall",
 		"delay-loop": "checks have keys of their own; use health.interval", "retry": "checks have keys of their own; use health.fall", "delay-before-retry": "checks have keys of their own; use health.interval",
@@ -133,7 +133,7 @@ var absentWords = map[string]map[string]string{
 		"inhibit-on-failure": "connections of a backend whose checks fail go on for a while in any case; use suspect, a key of the file",
 		"notify-up":          "weir runs no scripts for backends; use weir events --follow", "notify-down": "weir runs no scripts for backends; use weir events --follow",
 		"uthreshold": noConnectionLimit, "lthreshold": noConnectionLimit, "u-threshold": noConnectionLimit, "l-threshold": noConnectionLimit, "maxconn": noConnectionLimit, "max-conns": noConnectionLimit,
-		"backup": "weir has no servers that stand by; use weights", "send-proxy": noProxyProtocol, "ssl": noTLS,
+		"backup": "use tier: 1: it gets new connections while too few backends of tier 0 are healthy", "send-proxy": noProxyProtocol, "ssl": noTLS,
 		"tun-type": "use mode: ipip or gue", "tun-port": "gue has one port for all; leave it out", "gatewaying": "use mode: l2dsr", "ipip": "use mode: ipip", "masquerading": "use mode: nat",
 	},
 	"HealthCheck": {
