@@ -10,12 +10,12 @@ type layer struct {
 	number int // of the generation in the log
 }
 
-// alike lays a log's rings over slots of one size. A slot is a range of hashes
+// tableSize is how many slots the rows of a log have, if they name what is in other logs, too: a slot is a range of hashes
 // (hash * size >> 32), so a whole multiple of a ring's slots divides that ring
 // and moves nothing in it: slot s becomes slots k s to k s + k - 1. The size is that
 // multiple of the newest ring's which is not below any other's, and a slot then
-// lies in at most two of an older ring. Generations without slots make no layer.
-func alike(log []Generation) []layer {
+// lies in at most two of an older ring. 0: the log has no slots.
+func tableSize(log []Generation, others []Tier) int {
 	newest, most := 0, 0
 	for _, g := range log {
 		if newest == 0 {
@@ -23,10 +23,19 @@ func alike(log []Generation) []layer {
 		}
 		most = max(most, len(g.Owners))
 	}
-	if newest == 0 {
-		return nil
+	for _, o := range others {
+		for _, g := range o.Log {
+			most = max(most, len(g.Owners))
+		}
 	}
-	size := (most + newest - 1) / newest * newest
+	if newest == 0 {
+		return 0
+	}
+	return (most + newest - 1) / newest * newest
+}
+
+// layersOf lays a log's rings over so many slots. Generations without slots make no layer.
+func layersOf(log []Generation, size int) []layer {
 	layers := make([]layer, 0, len(log))
 	for number, g := range log {
 		if len(g.Owners) > 0 {

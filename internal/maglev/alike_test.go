@@ -55,7 +55,7 @@ func TestBordersAreExact(t *testing.T) {
 
 func TestEqualSizesAreNotCopied(t *testing.T) {
 	log := []Generation{{Owners: []uint32{1, 2}, Backups: []uint32{2, 1}}, {Owners: []uint32{3, 2}, Backups: []uint32{2, 3}}}
-	layers := alike(log)
+	layers := layersOf(log, tableSize(log, nil))
 	if len(layers) != 2 || &layers[1].Owners[0] != &log[1].Owners[0] {
 		t.Error("rings of one size became others")
 	}

@@ -104,20 +104,46 @@ type Table struct {
 // generation that is not coming has the size of those that are.
 //
 // If rings differ in size the table has a whole multiple of the newest one's slots, at least as
-// many as the largest has ([alike]). A slot may then lie on the border of two slots of an older
+// many as the largest has ([tableSize]). A slot may then lie on the border of two slots of an older
 // ring, and its row names the owners of both. It must not be held there, because only one of them
 // would be its owner for a while: a log is safe if at most bound/2 - 1 generations had the older
 // size when the size changed, and one with Both counts as two.
 func Rows(log []Generation, gone Gone, bound int) Table {
-	b := rowBuilder{log: alike(log), gone: gone, bound: bound, lists: map[string]uint32{}}
-	if len(b.log) == 0 {
+	return TierRows(log, nil, gone, bound, bound)
+}
+
+// Tier is another tier of a service: its generations in the same log, newest first.
+type Tier struct {
+	Log []Generation
+	// Own is the bound on the candidates that the tier's own rows must name: where these are full, it goes on by an older
+	// generation.
+	Own int
+	// Before says that a connection of unknown age is tried in this tier first.
+	Before bool
+}
+
+// TierRows returns the rows of one tier of a service, as [Rows] does. After the tier's own owners each row names those of
+// the other tiers, because another director may use another tier at that moment: always the one on which the other tier
+// places the slot's connections (with Both, the two), for which the tier's own rows leave room. Where there is room, the
+// owners in the older generations of the other tiers follow, and their backups. They own no
+// slot, hold none, and are last of all that new connections go to.
+//
+// What must be named of the tier's own generations is at most own candidates, and the row has at most bound. Where sizes
+// differ, own is at least what a change of size needs, even if that leaves no room for other tiers.
+func TierRows(log []Generation, others []Tier, gone Gone, own, bound int) Table {
+	size := tableSize(log, others)
+	if size == 0 {
 		return Table{}
 	}
-	for _, g := range b.log {
-		if g.border {
-			b.table.Older = uint32(g.slots)
+	b := rowBuilder{log: layersOf(log, size), gone: gone, bound: own, most: bound, lists: map[string]uint32{}}
+	b.noteBorders(b.log)
+	for _, o := range others {
+		if layers := layersOf(o.Log, size); len(layers) > 0 {
+			b.others = append(b.others, newOtherTier(layers, o, gone))
+			b.noteBorders(layers)
 		}
 	}
+	b.makeRoom()
 	b.chooses = log[0].Both
 	b.heads = make([]bool, len(log))
 	b.table.Slots = make([]Slot, len(b.log[0].Owners))
@@ -133,11 +159,13 @@ func Rows(log []Generation, gone Gone, bound int) Table {
 }
 
 type rowBuilder struct {
-	log   []layer
-	gone  Gone
-	bound int
-	row   []uint32
-	heads []bool // by generation: some slot has its row
+	log    []layer
+	others []otherTier
+	gone   Gone
+	bound  int // on what must be named of the log's own generations
+	most   int // on the row
+	row    []uint32
+	heads  []bool // by generation: some slot has its row
 	// chooses says that the newest generation, with members or without, has Both.
 	chooses bool
 	table   Table
@@ -147,29 +175,103 @@ type rowBuilder struct {
 	past    []uint8 // the same beyond the border
 }
 
+// otherTier is a tier that rows name beside their own. Its builder makes what its own rows must name.
+type otherTier struct {
+	log    []layer
+	rows   *rowBuilder
+	before bool
+}
+
+func newOtherTier(log []layer, of Tier, gone Gone) otherTier {
+	rows := &rowBuilder{log: log, gone: gone, bound: of.Own, most: of.Own}
+	rows.makeRoom()
+	return otherTier{log, rows, of.Before}
+}
+
+// places returns the member on which the tier places a slot's connections while all are up, and with Both the other one, or None.
+func (o *otherTier) places(slot int) (first, second uint32) {
+	rows := o.rows
+	row, at, _ := rows.fits(slot)
+	if row < 0 {
+		return None, None
+	}
+	if len(rows.row) == 0 {
+		rows.addBackups(slot, o.log[row+1:])
+	}
+	first, second = None, None
+	head := &o.log[at]
+	if at > row {
+		first = head.Owners[slot]
+	} else if len(rows.row) > 0 {
+		first = rows.row[0]
+	}
+	if head.Both {
+		second = head.Backups[slot]
+	}
+	return first, second
+}
+
+// noteBorders notes which older ring's borders the table's slots lie on.
+func (b *rowBuilder) noteBorders(layers []layer) {
+	for _, g := range layers {
+		if g.border {
+			b.table.Older = uint32(g.slots)
+		}
+	}
+}
+
+// makeRoom makes the bound on the tier's own candidates at least what a slot on a border must name.
+func (b *rowBuilder) makeRoom() {
+	for _, g := range b.log {
+		switch {
+		case g.border && g.Both:
+			b.bound = max(b.bound, min(6, b.most))
+		case g.border:
+			b.bound = max(b.bound, min(4, b.most))
+		}
+	}
+}
+
 func (b *rowBuilder) slot(slot int) Slot {
+	g, head, shared := b.fits(slot)
+	if g < 0 {
+		// The oldest row has at most three candidates: no connection needs any generation here.
+		return Slot{None, None}
+	}
+	if b.log[g].Owners[slot] != b.log[0].Owners[slot] {
+		b.table.Held++
+	}
+	if head > g {
+		shared = b.putFirst(slot, &b.log[head], b.log[g:])
+	}
+	b.heads[b.log[head].number] = true
+	if len(b.row) == 0 { // none of another tier is first if there is one of this tier
+		b.addBackups(slot, b.log[g+1:])
+	}
+	shared = b.addOthers(slot) || shared
+	b.addBackups(slot, b.log[g+1:])
+	for _, o := range b.others {
+		b.addBackups(slot, o.log)
+	}
+	b.addReturned(slot, b.log[g:])
+	for _, o := range b.others {
+		b.addReturned(slot, o.log)
+	}
+	return b.compact(slot, b.log[g:], &b.log[head], shared)
+}
+
+// fits makes the slot's row of the newest generation whose row has room, and returns that generation's layer, the layer that
+// places connections, and what build does; -1: there is none.
+func (b *rowBuilder) fits(slot int) (row, head int, shared bool) {
 	for g := range b.log {
 		if b.log[g].border || b.log[g].Owners[slot] == None {
 			continue
 		}
-		shared := b.build(slot, b.log[g:])
-		if len(b.row) > b.bound {
-			continue
+		if shared = b.build(slot, b.log[g:]); len(b.row) <= b.bound {
+			return g, b.placing(slot, g), shared
 		}
-		if b.log[g].Owners[slot] != b.log[0].Owners[slot] {
-			b.table.Held++
-		}
-		head := b.placing(slot, g)
-		if head > g {
-			shared = b.putFirst(slot, &b.log[head], b.log[g:])
-		}
-		b.heads[b.log[head].number] = true
-		b.addBackups(slot, b.log[g:])
-		b.addReturned(slot, b.log[g:])
-		return b.compact(slot, b.log[g:], &b.log[head], shared)
 	}
-	// The oldest row has at most three candidates: no connection needs any generation here.
-	return Slot{None, None}
+	return -1, -1, false
 }
 
 // build makes the row of one slot, and reports whether a living member besides
@@ -222,9 +324,39 @@ func (b *rowBuilder) putFirst(slot int, head *layer, log []layer) (shared bool) 
 	return shared
 }
 
+// addOthers adds what the row names of other tiers, and reports whether that is anything.
+func (b *rowBuilder) addOthers(slot int) bool {
+	own := len(b.row)
+	room := func(member uint32) {
+		if len(b.row) < b.most {
+			b.add(member)
+		}
+	}
+	var seconds []uint32
+	for i := range b.others {
+		first, second := b.others[i].places(slot)
+		room(first)
+		if second != None {
+			seconds = append(seconds, second)
+		}
+	}
+	for _, second := range seconds {
+		room(second)
+	}
+	for i := range b.others {
+		for _, g := range b.others[i].log {
+			room(g.Owners[slot])
+			if g.Both {
+				room(g.Backups[slot])
+			}
+		}
+	}
+	return len(b.row) > own
+}
+
 func (b *rowBuilder) addBackups(slot int, log []layer) {
-	for _, g := range log[1:] {
-		if len(b.row) == b.bound {
+	for _, g := range log {
+		if len(b.row) == b.most {
 			return
 		}
 		b.add(g.Backups[slot])
@@ -233,13 +365,13 @@ func (b *rowBuilder) addBackups(slot int, log []layer) {
 
 func (b *rowBuilder) addReturned(slot int, log []layer) {
 	for _, g := range log {
-		if len(b.row) == b.bound {
+		if len(b.row) == b.most {
 			return
 		}
 		if again, gone := b.gone[g.Owners[slot]]; gone {
 			b.add(again)
 		}
-		if again, gone := b.gone[g.Backups[slot]]; gone && g.Both && len(b.row) < b.bound {
+		if again, gone := b.gone[g.Backups[slot]]; gone && g.Both && len(b.row) < b.most {
 			b.add(again)
 		}
 	}
@@ -264,16 +396,24 @@ func (b *rowBuilder) byAge(order []uint8, slot int, log []layer, beyond bool) []
 			order = append(order, position)
 		}
 	}
-	for i, g := range slices.Backward(log) {
-		halved := i+1 < len(log) && log[i+1].border // the other half is the next layer
-		if uint32(g.slots) == b.table.Older && (g.border && !beyond || halved && beyond) {
-			continue // of the other side of the border
-		}
-		note(g.Owners[slot])
-		if g.Both {
-			note(g.Backups[slot])
+	layers := func(log []layer) {
+		for i, g := range slices.Backward(log) {
+			halved := i+1 < len(log) && log[i+1].border // the other half is the next layer
+			if uint32(g.slots) == b.table.Older && (g.border && !beyond || halved && beyond) {
+				continue // of the other side of the border
+			}
+			note(g.Owners[slot])
+			if g.Both {
+				note(g.Backups[slot])
+			}
 		}
 	}
+	for _, o := range b.others {
+		if o.before {
+			layers(o.log)
+		}
+	}
+	layers(log)
 	for _, member := range b.row {
 		note(member)
 	}
