@@ -14,8 +14,32 @@ import (
 // ringImage is a ring as the kernel holds it: header, slots, lists, turns, and what else there is.
 type ringImage []byte
 
-// ringBytes is the memory of limits.ring-memory that a ring takes, with the one before: all but its owners.
-func ringBytes(s *model.TableService) uint64 { return uint64(firstOwners(s)) * abi.LineSize }
+// ringBytes is the memory of limits.ring-memory that a ring takes, with the one before: all but its owners. A service with
+// tiers has a place for the next ring, too.
+func ringBytes(s *model.TableService) uint64 {
+	if len(s.Tiers) > 1 {
+		return 2 * uint64(mostLines(s, firstOwners)) * abi.LineSize
+	}
+	return uint64(firstOwners(s)) * abi.LineSize
+}
+
+// mostLines is the largest of the lines that count counts for each tier's ring of a service.
+func mostLines(s *model.TableService, count func(*model.TableService) int) (most int) {
+	if len(s.Tiers) < 2 {
+		return count(s)
+	}
+	of := *s
+	for tier := range s.Tiers {
+		of.Use(uint8(tier))
+		most = max(most, count(&of))
+	}
+	return most
+}
+
+// runLines is how many lines a service's ring takes, whichever tier gets new connections.
+func runLines(s *model.TableService) int {
+	return mostLines(s, func(of *model.TableService) int { return firstOwners(of) + ownerLines(of) })
+}
 
 // bytesInUse is the same of the ring that packets use.
 func (d *Datapath) bytesInUse(s *service) uint64 {
@@ -25,6 +49,9 @@ func (d *Datapath) bytesInUse(s *service) uint64 {
 	lines := s.ring.lines
 	if _, header := ringSlots(d.rings.bytes(s.ring)); header.Flags&uint8(abi.RingFlagRING_OWNERS) != 0 && header.Owners < lines {
 		lines = header.Owners // they are the last ones
+	}
+	if s.reserve.lines > 0 && s.desired != nil {
+		return ringBytes(s.desired)
 	}
 	return uint64(lines) * abi.LineSize
 }
@@ -75,7 +102,7 @@ func remembers(s *model.TableService, mode model.Mode) bool {
 // buildRing writes a ring. index gives the kernel's index of the backend at a
 // position of the service.
 func buildRing(buffer []byte, s *model.TableService, service uint32, index []uint32) (ringImage, error) {
-	size := (firstOwners(s) + ownerLines(s)) * abi.LineSize
+	size := runLines(s) * abi.LineSize
 	if cap(buffer) < size {
 		buffer = make([]byte, size)
 	}

@@ -118,8 +118,13 @@ func (m *ringMemory) allocate(lines uint32) (run, error) {
 // switchTo makes a service use a ring, and lets go of the one that it had.
 func (m *ringMemory) switchTo(service uint32, old, next run) {
 	atomic.StoreUint64(&m.begins.Entries[service], uint64(next.first))
-	if old.lines > 0 {
-		m.tired = append(m.tired, tiredRun{old, m.now()})
+	m.release(old)
+}
+
+// release lets go of lines.
+func (m *ringMemory) release(r run) {
+	if r.lines > 0 {
+		m.tired = append(m.tired, tiredRun{r, m.now()})
 	}
 }
 

@@ -3,6 +3,7 @@ package datapath
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"weir.io/weir/internal/datapath/abi"
 	"weir.io/weir/internal/model"
@@ -41,6 +42,9 @@ type service struct {
 	changed  bool       // since its ring was switched in
 	tunnels  [2]bool    // some backend is behind a tunnel over IPv4, over IPv6
 	ring     run        // as the kernel has it
+	// reserve is, with tiers, where the next ring goes: when health chooses another tier, nothing may lack memory.
+	reserve run
+	left    time.Time // when packets have left the reserve
 	// remembered says that a program before this one may remember flows of the service, though its
 	// ring is not known.
 	remembered bool
@@ -57,7 +61,7 @@ func (s *service) endpoint() endpoint {
 // sameService says whether a service is unchanged, without reading its ring: a planner that keeps
 // rings unchanged returns the same memory again.
 func sameService(a, b *model.TableService) bool {
-	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
+	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Tier == b.Tier && slices.EqualFunc(a.Tiers, b.Tiers, sameTier) && a.Reported == b.Reported &&
 		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.KernelSources == b.KernelSources && a.Quota == b.Quota && a.Policy == b.Policy && a.Affinity == b.Affinity &&
 		(model.SameMemory(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
 }
@@ -77,6 +81,10 @@ func tunnelsTo(backends []model.TableBackend) (over [2]bool) {
 
 func sameRing(a, b *model.Ring) bool {
 	return model.SameMemory(a.Slots, b.Slots) && model.SameMemory(a.Lists, b.Lists) && model.SameMemory(a.Turns, b.Turns) && a.Older == b.Older
+}
+
+func sameTier(a, b model.TierRing) bool {
+	return a.Affinity == b.Affinity && sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before)
 }
 
 func sameBefore(a, b *model.RingBefore) bool {

@@ -261,13 +261,13 @@ func (d *Datapath) switchRings(want []*service) error {
 			}
 		}
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
-			next, err := d.rings.allocate(uint32(len(image) / abi.LineSize))
+			next, err := d.nextRun(s, uint32(len(image)/abi.LineSize))
 			if err != nil {
 				return fmt.Errorf("service %s: %w", s.desired.Name, err)
 			}
 			copy(d.rings.bytes(next), image)
 			d.sources.switched(d.ringOf(s), image)
-			d.rings.switchTo(s.index, s.ring, next)
+			d.rings.switchTo(s.index, d.leave(s, next.lines), next)
 			if s.key.port.Single() {
 				d.fronts.switched(s.endpoint(), s.index)
 			}
@@ -275,11 +275,47 @@ func (d *Datapath) switchRings(want []*service) error {
 		} else {
 			d.sources.switched(image, image)
 		}
+		if err := d.keepReserve(s); err != nil {
+			return fmt.Errorf("service %s: %w", s.desired.Name, err)
+		}
 		// Count also for a ring that an earlier process left.
 		s.settling, s.clean = countSettling(d.rings.bytes(s.ring)), nil
 		s.changed = false
 	}
 	return nil
+}
+
+// nextRun is where a service's next ring goes.
+func (d *Datapath) nextRun(s *service, lines uint32) (run, error) {
+	next := s.reserve
+	s.reserve = run{}
+	if next.lines == lines {
+		time.Sleep(rest - time.Since(s.left)) // no packet must still be in it
+		return next, nil
+	}
+	d.rings.release(next)
+	return d.rings.allocate(lines)
+}
+
+// leave returns the lines that a service's ring leaves: none if they are for the one after the next.
+func (d *Datapath) leave(s *service, lines uint32) run {
+	if len(s.desired.Tiers) < 2 || s.ring.lines != lines {
+		return s.ring
+	}
+	s.reserve, s.left = s.ring, time.Now()
+	return run{}
+}
+
+// keepReserve lets a service with tiers, and no other, have a place for its next ring.
+func (d *Datapath) keepReserve(s *service) (err error) {
+	switch tiers := len(s.desired.Tiers) > 1; {
+	case tiers && s.reserve.lines == 0:
+		s.reserve, err = d.rings.allocate(s.ring.lines)
+	case !tiers:
+		d.rings.release(s.reserve)
+		s.reserve = run{}
+	}
+	return err
 }
 
 // imageOf writes a service's next ring, with what it has to take over from the present ring.
@@ -377,6 +413,7 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 		s.order = nil
 		d.retireBackends(s)
 		d.passOn(s)
+		d.rings.release(s.reserve)
 		d.retireService(s.index, s.ring)
 		delete(d.services, s.key)
 	}

@@ -65,7 +65,7 @@ func (d *Datapath) status() (status model.DatapathStatus, desired []*model.Table
 		if err != nil {
 			return status, nil, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
-		service.Health = d.table.Services[i].Health
+		service.Health, service.Tiers = d.table.Services[i].Health, d.table.Services[i].TierHealth
 		service.Remembered = int(counts.of[s.index])
 		service.Reset, service.ResetsShared = counts.reset[s.index], d.resets.heardOf(s.key)
 		for _, imported := range service.ResetsShared {
@@ -144,7 +144,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 	}
 	hop, by, kernel := d.hops.Leaves(entry.Ifindex, entry.Mac, names)
 	return model.BackendStatus{
-		Name: desired.Name, Address: desired.Address, Segment: desired.Segment, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
+		Name: desired.Name, Address: desired.Address, Segment: desired.Segment, Host: desired.Host, Mode: mode, Tier: desired.Tier, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(abi.BackendFlagBACKEND_LOCAL) != 0,
 		Interface: by, NextHop: hop, ByKernel: kernel, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
 		ServerID: desired.ServerID, Port: desired.Port, Unreachable: d.whyUnreachable(b),

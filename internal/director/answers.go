@@ -170,7 +170,8 @@ func (d *Director) ring(name string) (api.Ring, bool) {
 	var before []netip.AddrPort
 	// Coming generations place nothing yet; the ring is that of the next older one.
 	if place := log.Coming + 1; place < len(log.Generations) {
-		before = d.placements.Owners(&log.Generations[place])
+		in := log.Generations[place].InTier(s.Tier)
+		before = d.placements.Owners(&in)
 	}
 	return ringOf(&s, before), true
 }

@@ -292,6 +292,7 @@ func (e *Engine) set(wanted request) error {
 	}
 	e.noteMoves(&table, &report)
 	e.noteHealth(&report)
+	e.noteTiers(&report)
 	e.applied = wanted
 	e.noteRuns(wanted, report)
 	// Not earlier: it looks at the forwarder, and waits for readers of its state. They would get

@@ -111,9 +111,18 @@ func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.G
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	needed := model.NewSlotSet(int(g.Slots))
+	for tier := range g.Tiers() {
+		of := g.InTier(uint8(tier))
+		e.neededIn(&of, s, newer, at, needed)
+	}
+	return needed
+}
+
+// neededIn adds the slots in which connections on a generation's members, all of one tier, may need it.
+func (e *Evidence) neededIn(g *model.Generation, s *model.Service, newer []model.Generation, at time.Time, needed *model.SlotSet) {
 	ring := e.rings.of(g)
 	if len(ring.Owners) == 0 {
-		return needed
+		return
 	}
 	says := e.says(s, g, at)
 	by := e.namers(g, newer)
@@ -128,7 +137,6 @@ func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.G
 			needed.Add(int(slot))
 		}
 	}
-	return needed
 }
 
 // Heard returns a function that says what agents have last reported about a service's backends.
@@ -206,21 +214,28 @@ type namers []namer
 func (e *Evidence) namers(g *model.Generation, newer []model.Generation) namers {
 	var all namers
 	for i := range newer {
-		n := &newer[i]
-		if n.Slots != g.Slots || n.Affinity != g.Affinity || len(n.Members) == 0 {
-			continue
+		for tier := range newer[i].Tiers() {
+			all = e.appendNamer(all, g, newer[i].InTier(uint8(tier)))
 		}
-		positions := make([]uint32, len(g.Members))
-		for j, m := range g.Members {
-			positions[j] = maglev.None
-			is := func(o model.Member) bool { return o.Backend == m.Backend }
-			if at := slices.IndexFunc(n.Members, is); at >= 0 && !slices.Contains(n.Gone, m.Backend) {
-				positions[j] = uint32(at)
-			}
-		}
-		all = append(all, namer{e.rings.of(n), placesOnBackups(n), n.Kept, positions})
 	}
 	return all
+}
+
+// appendNamer appends the members of a newer generation, all of one tier, if it has the same slots. Rows name backends of all
+// tiers.
+func (e *Evidence) appendNamer(all namers, g *model.Generation, n model.Generation) namers {
+	if n.Slots != g.Slots || n.Affinity != g.Affinity || len(n.Members) == 0 {
+		return all
+	}
+	positions := make([]uint32, len(g.Members))
+	for j, m := range g.Members {
+		positions[j] = maglev.None
+		is := func(o model.Member) bool { return o.Backend == m.Backend }
+		if at := slices.IndexFunc(n.Members, is); at >= 0 && !slices.Contains(n.Gone, m.Backend) {
+			positions[j] = uint32(at)
+		}
+	}
+	return append(all, namer{e.rings.of(&n), placesOnBackups(&n), n.Kept, positions})
 }
 
 // name reports whether one of the newer generations names a member of the older one in a slot: as

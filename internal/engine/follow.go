@@ -134,6 +134,21 @@ func (e *Engine) turn(wanted request) error {
 	return err
 }
 
+// noteTiers says when another tier of a service begins to get new connections.
+func (e *Engine) noteTiers(report *Report) {
+	before := map[model.ServiceID]uint8{}
+	for _, s := range e.Report().Services {
+		if s.Tiers != nil {
+			before[s.ID] = s.Tier
+		}
+	}
+	for i := range report.Services {
+		if s := &report.Services[i]; s.Tiers != nil && s.Tier != before[s.ID] {
+			e.log.Warn("another tier gets new connections", "service", s.Name, "tier", s.Tier, "before", before[s.ID], "why", s.Tiers.Why())
+		}
+	}
+}
+
 // noteHealth says when a service begins or ends to use backends that are not healthy.
 func (e *Engine) noteHealth(report *Report) {
 	panicked := map[model.ServiceID]bool{}

@@ -23,9 +23,9 @@ func (g *group) promises(d *director, backend netip.AddrPort, f model.Flow) (pro
 		return position < len(row) && now.service.Backends[row[position]].Endpoint() == backend
 	}
 	if is(0) {
-		return true, !g.owned(now.log, backend, hash)
+		return true, !g.owned(now.log.InTier(table.Tier), backend, hash)
 	}
-	backup = is(1) && g.backup(now.log, hash) == backend
+	backup = is(1) && g.backup(now.log.InTier(table.Tier), hash) == backend
 	return backup, backup
 }
 
@@ -72,11 +72,35 @@ func (g *group) send(c *client, p twin.Packet) netip.Addr {
 	if g.walked++; len(path) > 1 {
 		g.passed++
 	}
+	if g.tiers != nil && full && to != c.end { // older owners of other tiers are named where there is room
+		if placing := g.placedBy(d, c); placing == c.backend {
+			g.t.Fatalf("tier %d places connections on %v, and a director that uses tier %d does not name it: row %v\n%s", c.tier, c.end, d.service.Tier, names(&d.service, row), describe(g.revisions[d.revision].log))
+		}
+		if !c.backup {
+			g.crowded++
+		}
+		c.promised = false
+		return to
+	}
 	if to != c.end && !(c.backup && full) {
-		g.t.Fatalf("a connection of %v (as backup: %v) that a director placed at revision %d: a packet by one at %d of %d went over %v\nrow %v, there %+v\nlog\n%s",
-			c.end, c.backup, c.revision, d.revision, len(g.revisions)-1, path, names(&d.service, row), g.hosts[path[len(path)-1]].Sockets[connection(c.flow)], describe(g.revisions[d.revision].log))
+		g.t.Fatalf("a connection of %v (as backup: %v) that a director placed at revision %d in tier %d: a packet by one in tier %d at %d of %d went over %v\nrow %v, there %+v\nlog\n%s",
+			c.end, c.backup, c.revision, c.tier, d.service.Tier, d.revision, len(g.revisions)-1, path, names(&d.service, row), g.hosts[path[len(path)-1]].Sockets[connection(c.flow)], describe(g.revisions[d.revision].log))
 	}
 	return c.end
+}
+
+// placedBy is the backend on which the tier that has placed a connection places it now, for a director that may use another one.
+func (g *group) placedBy(d *director, c *client) netip.AddrPort {
+	s := &d.service
+	if int(c.tier) >= len(s.Tiers) || len(s.Tiers[c.tier].Ring.Slots) == 0 {
+		return netip.AddrPort{}
+	}
+	r := &s.Tiers[c.tier]
+	first := r.Ring.Row(r.Ring.SlotOf(c.flow.Hash(s.Salt, r.Affinity)))[0]
+	if first == model.NoBackend {
+		return netip.AddrPort{}
+	}
+	return s.Backends[first].Endpoint()
 }
 
 // candidates are whose a flow may be for a director; full says that there was no room for
@@ -106,7 +130,7 @@ func describe(log model.Log) string {
 	for _, g := range log.Generations {
 		fmt.Fprintf(&text, "%d since %v, held %v: %d slots by %v, kept %v, gone %v:", g.Number, g.Since, g.Held, g.Slots, g.Affinity, g.Kept != nil, g.Gone)
 		for _, m := range g.Members {
-			fmt.Fprintf(&text, " %v*%d", m.Backend.Addr(), m.Weight)
+			fmt.Fprintf(&text, " %v*%d/%d", m.Backend.Addr(), m.Weight, m.Tier)
 		}
 		text.WriteString("\n")
 	}

@@ -33,6 +33,8 @@ type group struct {
 	passed      int // of these, that another host passed on
 	behind      int // packets through a director that did not know the connection's generation yet
 	misdirected int // of these, that came to another host
+	crowded     int // packets of an older owner that came to another host, because a row of a service with tiers had no room
+	switched    int // plans of directors that use another tier than the first
 }
 
 // revision is what the service was after a change.
@@ -59,7 +61,8 @@ type client struct {
 	answers  []answer // to its SYNs, until it has acknowledged one
 	end      netip.Addr
 	backend  netip.AddrPort
-	revision int  // of the director that placed it
+	revision int // of the director that placed it
+	tier     uint8
 	promised bool // its packets must come to its host
 	backup   bool // it was placed on a backup
 	ended    bool
@@ -74,6 +77,7 @@ type answer struct {
 	number           uint32
 	backend          netip.AddrPort
 	revision         int
+	tier             uint8
 	promised, backup bool
 }
 
@@ -166,6 +170,13 @@ func (g *group) apply() {
 		if g.r.IntN(5) == 0 {
 			clear(d.unseen)
 		}
+		if g.tiers != nil && g.tiers.IntN(5) == 0 { // a tier is lost
+			for i := range now.service.Backends {
+				if b := &now.service.Backends[i]; b.Tier == 0 {
+					d.unseen[b.Endpoint()] = true
+				}
+			}
+		}
 		health := Health{}
 		for endpoint, unseen := range d.unseen {
 			if unseen {
@@ -176,6 +187,9 @@ func (g *group) apply() {
 		checked.Health = &model.HealthCheck{Kind: model.CheckTCP}
 		table, _ := d.planner.Plan(config(checked), Logs{now.service.ID(): asOf(now.log, g.now)}, health)
 		d.service = table.Services[0]
+		if d.service.Tier > 0 {
+			g.switched++
+		}
 	}
 }
 
@@ -208,7 +222,7 @@ func (g *group) syn(c *client) {
 	if given || has && socket.State != twin.Ended && socket.SYN == c.syn {
 		return // it was answered before
 	}
-	a := answer{number: g.r.Uint32(), backend: b.Endpoint(), revision: d.revision}
+	a := answer{number: g.r.Uint32(), backend: b.Endpoint(), revision: d.revision, tier: d.service.Tier}
 	a.promised, a.backup = g.promises(d, b.Endpoint(), c.flow)
 	if g.cookies[b.Address] {
 		delete(host.Sockets, id)
@@ -225,7 +239,7 @@ func (g *group) syn(c *client) {
 func (g *group) establish(c *client) {
 	a := c.answers[0]
 	c.answers, c.ack, c.backend, c.end, c.revision = nil, a.number+1, a.backend, a.backend.Addr(), a.revision
-	c.backup, c.promised = a.backup, a.promised
+	c.backup, c.promised, c.tier = a.backup, a.promised, a.tier
 	for _, r := range g.revisions[a.revision:] {
 		c.promised = c.promised && r.has(a.backend)
 	}
@@ -361,6 +375,34 @@ func TestGroupKeepsConnections(t *testing.T) {
 	if all.passed < all.walked/100 || all.walked < 10000 || rehashed < 100 {
 		t.Errorf("of %d packets %d were passed on, and %d came while there were two affinities: the histories show too little",
 			all.walked, all.passed, rehashed)
+	}
+}
+
+// TestGroupKeepsTiers does the same with backends in several tiers, of which each director uses the one that it sees fit. What a
+// tier places connections on is named by all. Its older owners are named where there is room, and memberships change far more
+// often here than they do elsewhere.
+func TestGroupKeepsTiers(t *testing.T) {
+	var all group
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(32, seed))
+		g := newGroup(t, r)
+		g.tiers = r
+		for i := range g.service.Backends {
+			g.service.Backends[i].Tier = uint8(i % (2 + int(seed%2)))
+		}
+		if seed%3 == 0 {
+			g.service.MinHealthy = new(uint32)
+			*g.service.MinHealthy = 2
+		}
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			g.t = t
+			g.run(80)
+		})
+		all.walked, all.passed, all.crowded, all.switched = all.walked+g.walked, all.passed+g.passed, all.crowded+g.crowded, all.switched+g.switched
+	}
+	t.Logf("%d packets came to their host, %d of them over others; %d did not, by full rows; %d plans used another tier than the first", all.walked, all.passed, all.crowded, all.switched)
+	if all.walked < 10000 || all.passed < all.walked/50 || all.switched < 500 || all.crowded > all.walked/100 {
+		t.Errorf("of %d packets %d were passed on, %d found a full row, and %d plans used another tier: the histories show too little", all.walked, all.passed, all.crowded, all.switched)
 	}
 }
 

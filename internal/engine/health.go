@@ -86,10 +86,13 @@ type serviceHealth struct {
 	service *model.Service
 	known   Health
 	counts  model.ServiceHealth
+	tier    uint8             // that gets new connections
+	each    []model.TierState // nil: there is one
 }
 
 func newServiceHealth(s *model.Service, known Health) serviceHealth {
 	h := serviceHealth{service: s, known: known}
+	enough := h.chooseTier()
 	if !s.Checked() {
 		return h
 	}
@@ -108,9 +111,45 @@ func newServiceHealth(s *model.Service, known Health) serviceHealth {
 			h.counts.Up++
 		}
 	}
-	// Backends about which nothing is known yet do not count here.
-	h.counts.Panic = s.TooFew(h.counts.Up, h.counts.Down)
+	// Backends about which nothing is known yet do not count here. A service that has a tier with enough healthy backends
+	// needs no others.
+	h.counts.Panic = s.TooFew(h.counts.Up, h.counts.Down) && !(h.each != nil && enough && s.LeastHealthy() > 0)
 	return h
+}
+
+// chooseTier finds the tier that gets new connections, and reports whether enough backends are healthy with it. A backend about
+// which nothing is known yet does not count.
+func (h *serviceHealth) chooseTier() (enough bool) {
+	if !h.service.Tiered() {
+		return true
+	}
+	h.each = make([]model.TierState, h.service.Tiers())
+	for i := range h.each {
+		h.each[i].Tier = uint8(i)
+	}
+	for i := range h.service.Backends {
+		b := &h.service.Backends[i]
+		if b.State == model.Draining || b.Weight == 0 {
+			continue // it gets no new connections
+		}
+		h.each[b.Tier].Backends++
+		if b.State == model.Active && (!h.service.Checked() || h.of(b) != model.HealthDown && h.of(b) != model.HealthUnknown) {
+			h.each[b.Tier].Healthy++
+		}
+	}
+	of := h.tiers()
+	h.tier = of.Active
+	return of.Enough()
+}
+
+// tiers says which tier gets new connections, and why; nil: there is one.
+func (h *serviceHealth) tiers() *model.ServiceTiers {
+	if h.each == nil {
+		return nil
+	}
+	t := &model.ServiceTiers{Needs: h.service.LeastHealthy(), Tiers: h.each}
+	t.Choose()
+	return t
 }
 
 func (h *serviceHealth) of(b *model.Backend) model.HealthState {

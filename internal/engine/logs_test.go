@@ -40,6 +40,7 @@ type lifeOfAService struct {
 	resized     int        // plans with rings of several sizes
 	rehashes    *rand.Rand // decides about changes of affinity; nil: there are none
 	rehashed    int        // plans with two affinities
+	tiers       *rand.Rand // decides about backends' tiers; nil: there is one
 	choices     int        // connections that may be of two
 	longest     int        // log
 }
@@ -107,6 +108,12 @@ func (l *lifeOfAService) change() {
 	}
 	if l.rehashes != nil && l.rehashes.IntN(12) == 0 {
 		s.Affinity = 1 - s.Affinity
+	}
+	if l.tiers != nil && l.tiers.IntN(6) == 0 {
+		s.Backends[l.tiers.IntN(len(s.Backends))].Tier = uint8(l.tiers.IntN(1 + model.MaxTier))
+	}
+	if l.tiers != nil && !s.Tiered() {
+		s.Backends[0].Tier = 1
 	}
 }
 
@@ -240,7 +247,7 @@ func candidatesOf(s *model.TableService, hash uint32, now, before int) (all []ui
 func (l *lifeOfAService) bounds() (now, before int) { return l.boundsOf(&l.service, l.log) }
 
 func (l *lifeOfAService) boundsOf(s *model.Service, log model.Log) (now, before int) {
-	m := newMemberships(s, log)
+	m := membershipsOf(s, log)[0]
 	if m.before != nil {
 		before = m.before.bound
 	}

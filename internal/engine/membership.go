@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/turns"
@@ -16,10 +17,20 @@ type membership struct {
 	log      []located // generations of one affinity
 	coming   int       // how many of the newest generations place no connections yet
 	backends int
-	bound    int  // on the candidates in a row
-	anywhere bool // p2c chooses among all: the service is not in gue
+	bound    int         // on the candidates in a row
+	own      int         // on those of them that must be named, of the log's own tier
+	others   []otherTier // that rows name, too
+	anywhere bool        // p2c chooses among all: the service is not in gue
 
 	rows digest // of everything: equal digests mean equal rows
+}
+
+// otherTier is another tier's generations, as far as a tier's rows name them.
+type otherTier struct {
+	log    []located
+	coming int
+	own    int  // the bound of its own rows
+	before bool // unknown connections are tried there first
 }
 
 // located is a generation and where its members are.
@@ -46,19 +57,66 @@ type memberships struct {
 	before *membership
 }
 
-func newMemberships(s *model.Service, log model.Log) memberships {
-	known := make(map[netip.AddrPort]uint32, len(s.Backends))
-	bound := model.MaxCandidates
-	for i, b := range s.Backends {
-		if b.Address.Is6() || b.Host.Is6() {
-			bound = model.MaxCandidates6
+// membershipsOf returns those of each tier of a service, or of its only one.
+func membershipsOf(s *model.Service, log model.Log) []memberships {
+	n := s.Tiers()
+	for i := range log.Generations {
+		n = max(n, log.Generations[i].Tiers())
+	}
+	all := make([]memberships, n)
+	for tier := range all {
+		all[tier] = newMemberships(s, log, uint8(tier))
+	}
+	unaided := withoutMemory(s, log)
+	gue := slices.ContainsFunc(s.Backends, func(b model.Backend) bool { return b.ModeIn(*s) == model.GUE })
+	for tier := range all {
+		all[tier].setBounds(boundOf(s), tier > 0 || n > 1 && gue)
+	}
+	for tier := range all {
+		m := &all[tier]
+		// Directors remember other tiers' flows in slots that settle; but what no director remembers is likely of a tier above.
+		for j := range all {
+			if j != tier && (unaided || j < tier) {
+				m.name(&all[j], j < tier)
+			}
 		}
+	}
+	for tier := range all {
+		all[tier].now.seal()
+		if before := all[tier].before; before != nil {
+			before.seal()
+		}
+	}
+	return all
+}
+
+// withoutMemory reports whether flows of some backend of the service are not remembered by directors.
+func withoutMemory(s *model.Service, log model.Log) bool {
+	return slices.ContainsFunc(s.Backends, func(b model.Backend) bool {
+		return b.ModeIn(*s) == model.GUE && (s.Protocol != model.UDP || history.Kept(log) > 0)
+	})
+}
+
+// boundOf is the bound on the candidates in a row.
+func boundOf(s *model.Service) int {
+	for i := range s.Backends {
+		if b := &s.Backends[i]; b.Address.Is6() || b.Host.Is6() {
+			return model.MaxCandidates6
+		}
+	}
+	return model.MaxCandidates
+}
+
+func newMemberships(s *model.Service, log model.Log, tier uint8) memberships {
+	known := make(map[netip.AddrPort]uint32, len(s.Backends))
+	for i, b := range s.Backends {
 		known[b.Endpoint()] = uint32(i)
 	}
 	now := newMembership(s, log)
 	all := memberships{affinity: log.Generations[0].Affinity}
 	places := false // one of the newer generations has a member that exists
 	for i, g := range log.Generations {
+		g = g.InTier(tier)
 		positions, there := positionsIn(&g, known, uint32(len(s.Backends)))
 		switch {
 		case there && !places:
@@ -81,15 +139,40 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 			now.coming = len(now.log) // a generation of another affinity takes effect at once
 		}
 	}
-	if all.before != nil {
-		// Each generation names an owner and a backup, and there are two at most.
-		room := min(bound/2, 2*len(all.before.log))
-		all.before.seal(room)
-		bound -= room
-	}
-	now.seal(bound)
 	all.now = now
 	return all
+}
+
+// name lets rows name another tier's generations, each in the ring of its affinity.
+func (m *memberships) name(other *memberships, before bool) {
+	for _, of := range []*membership{&other.now, other.before} {
+		if of == nil || len(of.log) == 0 {
+			continue
+		}
+		named := otherTier{of.log, of.coming, of.own, before}
+		switch of.log[len(of.log)-1].Affinity {
+		case m.affinity:
+			m.now.others = append(m.now.others, named)
+		default:
+			if m.before != nil {
+				m.before.others = append(m.before.others, named)
+			}
+		}
+	}
+}
+
+// setBounds shares a packet's bound among the two rows. Each generation before a change of affinity names an owner and a
+// backup, and there are two at most; with tiers there is one, and an owner of each other tier.
+func (m *memberships) setBounds(bound int, reserves bool) {
+	if m.before != nil {
+		room := min(bound/2, 2*len(m.before.log))
+		if reserves {
+			room = bound / 2
+		}
+		m.before.setBound(room, reserves)
+		bound -= room
+	}
+	m.now.setBound(bound, reserves)
 }
 
 // positionsIn returns the positions of a generation's members as membership has them, and whether
@@ -120,17 +203,47 @@ func (m *membership) add(g model.Generation, positions []uint32) {
 	m.log = append(m.log, located{g, ringDigest(&g), positions})
 }
 
-// seal says that all generations have been added.
-func (m *membership) seal(bound int) {
-	m.bound = bound
-	text := append(make([]byte, 0, usualText), byte(bound))
+// setBound sets the bound on a row. Room for what a row must name of other tiers is reserved for as many as there may be: rows
+// that are full must not lose anything when another tier comes.
+func (m *membership) setBound(bound int, reserves bool) {
+	m.bound, m.own = bound, bound
+	if reserves {
+		m.own = max(2, bound-model.MaxTier)
+	}
+}
+
+// seal says that all generations and other tiers have been added.
+func (m *membership) seal() {
+	text := append(make([]byte, 0, usualText), byte(m.bound))
+	if m.own != m.bound {
+		text = append(text, byte(m.own))
+	}
 	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
 	text = binary.BigEndian.AppendUint32(text, uint32(m.coming))
 	if m.anywhere {
 		text = append(text, 1)
 	}
-	for i := range m.log {
-		g := &m.log[i]
+	text = appendLocated(text, m.log)
+	for i := range m.others {
+		text = m.others[i].appendText(text)
+	}
+	m.rows = sha256.Sum256(text)
+}
+
+// appendText appends what tells the tier's generations from others.
+func (o *otherTier) appendText(text []byte) []byte {
+	text = append(append(text, "tier"...), byte(o.own))
+	if o.before {
+		text = append(text, 1)
+	}
+	text = binary.BigEndian.AppendUint32(text, uint32(o.coming))
+	text = binary.BigEndian.AppendUint32(text, uint32(len(o.log)))
+	return appendLocated(text, o.log)
+}
+
+func appendLocated(text []byte, log []located) []byte {
+	for i := range log {
+		g := &log[i]
 		text = append(append(text, g.ring[:]...), byte(g.Policy))
 		text = binary.BigEndian.AppendUint32(text, uint32(g.Affinity))
 		for _, position := range g.positions {
@@ -139,7 +252,7 @@ func (m *membership) seal(bound int) {
 		keep := keptDigest(g.Kept)
 		text = append(text, keep[:]...)
 	}
-	m.rows = sha256.Sum256(text)
+	return text
 }
 
 // ringDigest is the digest of what a ring depends on.
@@ -187,30 +300,45 @@ type rows struct {
 // gone says which positions of membership are of members that are gone.
 func (m *membership) gone() maglev.Gone {
 	gone := maglev.Gone{uint32(m.backends): maglev.None}
-	for i := range m.log {
-		for _, p := range m.log[i].positions {
-			if again := int(p) - m.backends - 1; again >= 0 {
-				gone[p] = uint32(again)
+	note := func(log []located) {
+		for i := range log {
+			for _, p := range log[i].positions {
+				if again := int(p) - m.backends - 1; again >= 0 {
+					gone[p] = uint32(again)
+				}
 			}
 		}
+	}
+	note(m.log)
+	for i := range m.others {
+		note(m.others[i].log)
 	}
 	return gone
 }
 
-// makeRows makes the rows of the log.
-func (m *membership) makeRows(ringOf func(*located) maglev.Generation) rows {
-	log := make([]maglev.Generation, len(m.log))
-	for i := range m.log {
-		g := &m.log[i]
+// generations returns a log's rings, whose members are positions among the service's backends.
+func generations(log []located, coming int, ringOf func(*located) maglev.Generation) []maglev.Generation {
+	all := make([]maglev.Generation, len(log))
+	for i := range log {
+		g := &log[i]
 		ring := ringOf(g)
-		log[i] = maglev.Generation{
+		all[i] = maglev.Generation{
 			Owners:  among(g.positions, ring.Owners, g.Kept),
 			Backups: among(g.positions, ring.Backups, g.Kept),
 			Both:    placesOnBackups(&g.Generation),
-			Coming:  i < m.coming,
+			Coming:  i < coming,
 		}
 	}
-	table := maglev.Rows(log, m.gone(), m.bound)
+	return all
+}
+
+// makeRows makes the rows of the log.
+func (m *membership) makeRows(ringOf func(*located) maglev.Generation) rows {
+	var others []maglev.Tier
+	for _, o := range m.others {
+		others = append(others, maglev.Tier{Log: generations(o.log, o.coming, ringOf), Own: o.own, Before: o.before})
+	}
+	table := maglev.TierRows(generations(m.log, m.coming, ringOf), others, m.gone(), m.own, m.bound)
 	r := rows{held: table.Held, shared: table.Shared}
 	for _, i := range table.HeldAt {
 		r.heldAt = append(r.heldAt, m.log[i].Number)

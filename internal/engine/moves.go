@@ -55,6 +55,13 @@ func byID(services []model.TableService) map[model.ServiceID]*model.TableService
 // new slots that moves. With another affinity every flow is in another slot, which may have the
 // same owner: then the expected share of flows with another owner counts.
 func slotsMoved(before, after *model.TableService) int {
+	if before.Tier != after.Tier { // what the ring of this tier was before
+		was := *before
+		if was.Use(after.Tier); len(was.Tiers) <= int(after.Tier) {
+			return 0 // health has chosen another tier
+		}
+		before = &was
+	}
 	n, m := uint64(len(after.Ring.Slots)), uint64(len(before.Ring.Slots))
 	if n == 0 || m == 0 {
 		return int(n)

@@ -20,7 +20,7 @@ type Placements struct {
 	rings recentRings
 }
 
-// Of returns the backend on which a generation of a service's log places a flow, and its backup;
+// Of returns the backend on which a generation of a service's log, all of one tier, places a flow, and its backup;
 // invalid: there is none, or no connection needs the slot any more. Places says that the generation
 // is the one that places new connections, which needs all of its slots.
 func (p *Placements) Of(g *model.Generation, f model.Flow, salt uint64, places bool) (owner, backup netip.AddrPort) {
@@ -52,7 +52,7 @@ func (p *Placements) ring(g *model.Generation) maglev.Generation {
 	return p.rings.of(g)
 }
 
-// Owners returns the owner of each slot of a generation's ring; invalid: it has none.
+// Owners returns the owner of each slot of the ring of a generation whose members are of one tier; invalid: it has none.
 func (p *Placements) Owners(g *model.Generation) []netip.AddrPort {
 	if g.Slots == 0 || len(g.Members) == 0 {
 		return nil

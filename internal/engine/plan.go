@@ -47,6 +47,9 @@ type ServiceReport struct {
 	Starting int
 	// Health says how many backends are healthy; nil: they are not checked.
 	Health *model.ServiceHealth
+	// Tier is the tier that gets new connections, and Tiers says why; nil: there is one tier.
+	Tier  uint8
+	Tiers *model.ServiceTiers
 	// Up says that routers should send the VIP's packets here.
 	Up bool
 }
@@ -101,6 +104,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 		Reported:      history.Kept(log) > 0,
 		Backends:      before,
 		Health:        health.report(),
+		TierHealth:    health.tiers(),
 	}
 	if id := s.ID(); was.Salt != 0 && id == was.ID() {
 		t.Salt = was.Salt
@@ -150,6 +154,7 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 		Left:      b.Leaves(s),
 		Place:     b.Place(),
 		MTU:       b.MTU,
+		Tier:      b.Tier,
 		ServerID:  b.ServerID,
 	}
 }

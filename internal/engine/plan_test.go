@@ -247,7 +247,7 @@ func TestBoundFollowsTheOuterHeader(t *testing.T) {
 	s := web(3)
 	want := func(bound int) {
 		t.Helper()
-		if got := newMemberships(&s, history.Advance(model.Log{}, &s, time.Time{})).now.bound; got != bound {
+		if got := membershipsOf(&s, history.Advance(model.Log{}, &s, time.Time{}))[0].now.bound; got != bound {
 			t.Errorf("a row has at most %d candidates, want %d", got, bound)
 		}
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/history"
@@ -52,21 +53,53 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		_, table.Services[i].Quota = table.Quotas[s.Segment]
 		report.Services[i] = k.reportOf(s)
 		report.Services[i].Health, report.Services[i].Up = of.report(), of.isUp()
+		report.Services[i].Tier, report.Services[i].Tiers = of.tier, table.Services[i].TierHealth
 	})
 	p.services = table.Services
 	made := p.makeRows()
 	for i := range n {
-		all := p.known[i].memberships
-		r := made[all.now.rows]
-		t := &table.Services[i]
-		t.Affinity, t.Ring = all.affinity, r.ring
-		report.Services[i].noteRows(&r)
-		if before := all.before; before != nil {
-			t.Before = &model.RingBefore{Affinity: before.log[0].Affinity, Ring: made[before.rows].ring}
-			report.Services[i].Shared = report.Services[i].Slots
-		}
+		p.setRings(&table.Services[i], &report.Services[i], p.known[i].tiers, made)
 	}
 	return table, report
+}
+
+// setRings gives a service the rings of its tiers, and lets it use that of the tier that its health asks for.
+func (p *Planner) setRings(t *model.TableService, report *ServiceReport, tiers []memberships, made map[digest]rows) {
+	rings := make([]model.TierRing, len(tiers))
+	for k := range tiers {
+		all := &tiers[k]
+		rings[k] = model.TierRing{Affinity: all.affinity, Ring: made[all.now.rows].ring}
+		if before := all.before; before != nil {
+			rings[k].Before = &model.RingBefore{Affinity: before.log[0].Affinity, Ring: made[before.rows].ring}
+		}
+	}
+	used := int(report.Tier)
+	if used >= len(rings) || len(rings[used].Ring.Slots) == 0 { // all of its members drain
+		used = max(0, slices.IndexFunc(rings, func(r model.TierRing) bool { return len(r.Ring.Slots) > 0 }))
+	}
+	t.Tiers = rings
+	t.Use(uint8(used))
+	if len(rings) == 1 {
+		t.Tiers = nil
+	}
+	if report.Tier = t.Tier; t.TierHealth != nil {
+		t.TierHealth.Active = t.Tier
+	}
+	for k := range tiers {
+		r := made[tiers[k].now.rows]
+		if k == used {
+			report.noteRows(&r)
+			continue
+		}
+		for _, number := range r.heldAt { // another director may use this tier
+			if !slices.Contains(report.HeldAt, number) {
+				report.HeldAt = append(slices.Clone(report.HeldAt), number)
+			}
+		}
+	}
+	if t.Before != nil {
+		report.Shared = report.Slots
+	}
 }
 
 // resized returns the slice with that many elements, the first of which are unchanged.
@@ -91,10 +124,12 @@ func (p *Planner) before(i int, s *model.Service) *model.TableService {
 func (p *Planner) makeRows() map[digest]rows {
 	memberships := make([]*membership, 0, len(p.known))
 	for i := range p.known {
-		all := p.known[i].memberships
-		memberships = append(memberships, &all.now)
-		if all.before != nil {
-			memberships = append(memberships, all.before)
+		for k := range p.known[i].tiers {
+			all := &p.known[i].tiers[k]
+			memberships = append(memberships, &all.now)
+			if all.before != nil {
+				memberships = append(memberships, all.before)
+			}
 		}
 	}
 	made := p.rows.recall(len(memberships),

@@ -159,7 +159,7 @@ func TestWhoCameBackIsNamedWhereItWas(t *testing.T) {
 		{Number: 2, Slots: 251, Members: members(100, 0, 1, 2)},
 		{Number: 1, Slots: 251, Members: members(100, 0, 1, 2, 3), Gone: gone},
 	}}
-	m := newMemberships(&s, log).now
+	m := membershipsOf(&s, log)[0].now
 	rings := map[digest]maglev.Generation{}
 	for i := range m.log {
 		key := m.log[i].ring

@@ -38,6 +38,9 @@ func Steps(e *model.Explanation) []model.ExplainedStep {
 	}
 	if s := e.Service; s != nil {
 		all.add(model.StepService, fmt.Sprintf("%s: %s %s port %s, policy %s, affinity %s", s.Name, s.ID.VIP, s.ID.Protocol, s.ID.Port, s.Policy, s.Affinity))
+		if t := s.Tier; t != nil {
+			all.add(model.StepTier, fmt.Sprintf("%d gets new connections: %s", t.Active, t.Why))
+		}
 		if r := s.SourceRange; r != nil {
 			all.add(model.StepClient, sourceText(r))
 		}
@@ -240,9 +243,12 @@ func NameGenerations(e *model.Explanation, log model.Log, placements *engine.Pla
 	salt := e.Service.ID.Salt()
 	for i := range log.Generations {
 		g := &log.Generations[i]
-		owner, backup := placements.Of(g, f, salt, i == min(log.Coming, len(log.Generations)-1))
-		note(e, owner, model.ExplainedGeneration{Number: g.Number})
-		note(e, backup, model.ExplainedGeneration{Number: g.Number, Backup: true})
+		for tier := range g.Tiers() {
+			in := g.InTier(uint8(tier))
+			owner, backup := placements.Of(&in, f, salt, i == min(log.Coming, len(log.Generations)-1))
+			note(e, owner, model.ExplainedGeneration{Number: g.Number})
+			note(e, backup, model.ExplainedGeneration{Number: g.Number, Backup: true})
+		}
 	}
 }
 

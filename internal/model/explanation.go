@@ -58,6 +58,7 @@ const (
 	StepSegment    Decision = "segment"
 	StepFlow       Decision = "flow"
 	StepService    Decision = "service"
+	StepTier       Decision = "tier"   // of a service that has several
 	StepClient     Decision = "client" // for a service that is for some clients only
 	StepRemembered Decision = "remembered"
 	StepSlot       Decision = "slot"
@@ -119,8 +120,16 @@ type ExplainedService struct {
 	ID       ServiceID `json:"id"`
 	Policy   Policy    `json:"policy"`
 	Affinity Affinity  `json:"affinity"`
+	// Tier is the tier whose ring it is that places new connections; nil: there is one tier.
+	Tier *ExplainedTier `json:"tier,omitempty"`
 	// SourceRange says whether the service is for this client, if it is only for some.
 	SourceRange *ExplainedSource `json:"source-range,omitempty"`
+}
+
+// ExplainedTier is the tier of a service that gets new connections.
+type ExplainedTier struct {
+	Active uint8  `json:"active"`
+	Why    string `json:"why" doc:"for people"`
 }
 
 // ExplainedSource is where a client is, for a service that has source ranges. For an ICMP error it

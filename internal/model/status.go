@@ -132,6 +132,7 @@ type ServiceStatus struct {
 	Slots        int            `json:"slots"`
 	Log          LogStatus      `json:"log"`
 	Health       *ServiceHealth `json:"health,omitempty"` // nil: its backends are not checked
+	Tiers        *ServiceTiers  `json:"tiers,omitempty"`  // nil: its backends are in one tier
 	QUIC         []QUICStatus   `json:"quic,omitempty"`   // configurations of connection IDs
 	Packets      uint64         `json:"packets"`          // forwarded, also to backends that are gone
 	Bytes        uint64         `json:"bytes"`
@@ -215,6 +216,7 @@ type BackendStatus struct {
 	Segment   Segment      `json:"segment,omitzero"` // the tenant's network that it is in; none: the host's routes lead to it
 	Host      netip.Addr   `json:"host,omitzero"`    // the host whose agent delivers packets to it; none: no agent
 	Mode      Mode         `json:"mode"`
+	Tier      uint8        `json:"tier,omitempty"`
 	State     BackendState `json:"state"`     // "down" too while its next hop is unknown
 	Local     bool         `json:"local"`     // it is this host, or a pod of it
 	Interface string       `json:"interface"` // that packets leave by

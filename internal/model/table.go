@@ -54,8 +54,30 @@ type TableService struct {
 	// Before is the ring of the generations whose slots another affinity chose; nil: there
 	// are none.
 	Before *RingBefore
+	// Tiers are the rings of all tiers of a service that has several; nil: it has one. Affinity, Ring and Before are those of
+	// the tier that gets new connections.
+	Tiers []TierRing
+	// Tier is that tier, and TierHealth says why.
+	Tier       uint8
+	TierHealth *ServiceTiers
 	// Health is what the states of Backends come from; nil: the service is not checked.
 	Health *ServiceHealth
+}
+
+// TierRing is what places the connections of a tier.
+type TierRing struct {
+	Affinity Affinity // of Ring
+	Ring     Ring     // without slots if the tier has no member
+	Before   *RingBefore
+}
+
+// Use makes a tier the one that gets new connections.
+func (s *TableService) Use(tier uint8) {
+	s.Tier = tier
+	if int(tier) < len(s.Tiers) {
+		r := &s.Tiers[tier]
+		s.Affinity, s.Ring, s.Before = r.Affinity, r.Ring, r.Before
+	}
 }
 
 // ID returns what tells the service from others.
@@ -96,6 +118,7 @@ type TableBackend struct {
 	// Place is where it is in VXLAN or Geneve, as the configuration says; without a VTEP: see Table.Segments.
 	Place    SegmentHost
 	MTU      uint16
+	Tier     uint8
 	Weight   uint16 // policies by load divide the load by it; 0: the load does not count
 	ServerID ServerIDs
 }

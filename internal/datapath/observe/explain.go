@@ -105,6 +105,9 @@ func (w *Snapshot) explainService(e *model.Explanation, p *observedPacket) {
 	}
 	e.Service = &model.ExplainedService{Name: s.Name, Policy: s.Policy, Affinity: s.Affinity,
 		ID: model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}}
+	if t := s.TierHealth; t != nil {
+		e.Service.Tier = &model.ExplainedTier{Active: t.Active, Why: t.Why()}
+	}
 	if p.Service != 0 && len(s.SourceRanges) > 0 { // otherwise it is for all clients
 		within, _ := model.SourceRange(s.SourceRanges, p.flow().Source)
 		e.Service.SourceRange = &model.ExplainedSource{Range: within, Of: len(s.SourceRanges)}
