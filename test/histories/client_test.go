@@ -32,6 +32,7 @@ type client struct {
 	flow     model.Flow
 	stage    stage
 	revision int // of the director that placed it
+	tier     uint8
 	backend  netip.AddrPort
 	host     *host
 	promised bool // its packets must come to its host
@@ -133,7 +134,7 @@ func (c *client) askBy(d *director) (answer client, ok bool) {
 		return answer, false // the host has answered before, and answers again
 	}
 	answer = *c
-	answer.host, answer.revision = end, d.revision
+	answer.host, answer.revision, answer.tier = end, d.revision, d.service.Tier
 	answer.backend = netip.AddrPortFrom(path[0], 0) // the service's backends have no port of their own
 	heard := end.hear(c, func(s segment) bool {
 		return s.Connection == c.id() && s.flags == packet.SYN|packet.ACK && s.ack == c.syn+1

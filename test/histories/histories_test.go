@@ -13,7 +13,7 @@ var (
 )
 
 // enough is how many histories show everything that they must.
-var enough = map[kind]uint64{tcp: 6, udp: 3, quic: 2}
+var enough = map[kind]uint64{tcp: 6, udp: 3, quic: 2, tiers: 3}
 
 // TestHistories: whatever happens to a service, whichever changes each director has seen, and
 // whatever its hosts have, the programs do what the twin says. A packet of a connection ends in the
@@ -21,7 +21,7 @@ var enough = map[kind]uint64{tcp: 6, udp: 3, quic: 2}
 // UDP flow, and of a QUIC connection.
 func TestHistories(t *testing.T) {
 	l := newLab(t)
-	for number, of := range []kind{tcp, udp, quic} {
+	for number, of := range []kind{tcp, udp, quic, tiers} {
 		histories := *seeds
 		if histories == 0 {
 			histories = enough[of]
@@ -49,6 +49,8 @@ func (is *tally) suffices(of kind) bool {
 	switch {
 	case is.passed < is.walked/100 || is.walked < 1000 || is.opened < 100 || is.restarted == 0 || is.lost == 0:
 		return false
+	case of == tiers:
+		return is.switched > 20 && is.crowdedOut < is.walked/50
 	case of == tcp:
 		return is.cookies > 0 && is.resent > 0 && is.rehashed > 0 && is.held > 0 && is.chosen > 0
 	}
@@ -60,6 +62,6 @@ func FuzzHistories(f *testing.F) {
 	f.Add(uint64(1), uint64(2))
 	l := newLab(f)
 	f.Fuzz(func(t *testing.T, a, b uint64) {
-		newLife(t, l, []kind{tcp, udp, quic}[a%3], rand.New(rand.NewPCG(a, b)), &tally{}).run(30, 40)
+		newLife(t, l, []kind{tcp, udp, quic, tiers}[a%4], rand.New(rand.NewPCG(a, b)), &tally{}).run(30, 40)
 	})
 }

@@ -37,10 +37,11 @@ type life struct {
 	evidence    engine.Evidence
 	reports     map[model.HostAddress]model.AgentReport
 	revisions   []revision
-	rings       map[uint64]maglev.Generation // by number
-	clients     []*client                    // of TCP
-	speakers    []*speaker                   // of UDP
-	codec       *quiclb.Codec                // of QUIC; nil: no QUIC
+	rings       map[tierRing]maglev.Generation
+	tiered      bool          // backends are in tiers
+	clients     []*client     // of TCP
+	speakers    []*speaker    // of UDP
+	codec       *quiclb.Codec // of QUIC; nil: no QUIC
 	happened    int
 	expired     time.Time // when kernels begin to forget
 	conclusions *tally
@@ -73,15 +74,18 @@ type tally struct {
 	relayed     int // QUIC datagrams to a backend that is down for a director
 	held        int // slots, by plans
 	lastResort  int // packets of no known connection
+	switched    int // plans of directors that use another tier than the first
+	crowdedOut  int // packets of an older owner in another tier for which no row had room
 }
 
 // kind is the protocol of the clients.
 type kind string
 
 const (
-	tcp  kind = "TCP"
-	udp  kind = "UDP"
-	quic kind = "QUIC"
+	tcp   kind = "TCP"
+	udp   kind = "UDP"
+	quic  kind = "QUIC"
+	tiers kind = "TCP in tiers"
 )
 
 // untilForgotten is how long kernels surely keep everything of a history: they keep a handshake for
@@ -90,12 +94,12 @@ const untilForgotten = 45 * time.Second
 
 func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *life {
 	protocol := model.UDP
-	if of == tcp {
+	if of == tcp || of == tiers {
 		protocol = model.TCP
 	}
 	vip := []netip.Addr{vip4, vip6}[r.IntN(2)]
 	h := &life{lab: l, TB: t, r: r, service: service(vip, protocol), six: r.IntN(2) == 0, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		planner: engine.NewPlanner(), reports: map[model.HostAddress]model.AgentReport{}, rings: map[uint64]maglev.Generation{},
+		planner: engine.NewPlanner(), reports: map[model.HostAddress]model.AgentReport{}, rings: map[tierRing]maglev.Generation{}, tiered: of == tiers,
 		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
 	h.service.Retention = model.Duration(drain)
 	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
@@ -129,6 +133,9 @@ func (h *life) add() {
 		b := model.Backend{Name: a.String(), Address: a, Weight: 100, State: model.Active}
 		if h.codec != nil {
 			b.ServerID = model.SameServerID(model.ServerID(serverID(a)))
+		}
+		if h.tiered {
+			b.Tier = uint8(len(h.service.Backends) % 2)
 		}
 		h.service.Backends = append(h.service.Backends, b)
 	}
@@ -164,6 +171,15 @@ func (h *life) change() {
 			return // p2c is for connections
 		}
 		s.Policy = []model.Policy{model.Maglev, model.P2C}[h.r.IntN(2)]
+	}
+	if !h.tiered {
+		return
+	}
+	if h.r.IntN(5) == 0 {
+		s.Backends[h.r.IntN(len(s.Backends))].Tier = uint8(h.r.IntN(1 + model.MaxTier))
+	}
+	if !s.Tiered() { // the first tier that a service gets may shorten rows
+		s.Backends[0].Tier = 1
 	}
 }
 
@@ -237,7 +253,16 @@ func (h *life) apply() {
 		if h.r.IntN(5) == 0 {
 			clear(d.unseen)
 		}
-		h.update(d)
+		if h.tiered && h.r.IntN(5) == 0 { // the first tier is lost
+			for i := range now.service.Backends {
+				if b := &now.service.Backends[i]; b.Tier == 0 {
+					d.unseen[b.Endpoint()] = true
+				}
+			}
+		}
+		if h.update(d); d.service.Tier > 0 {
+			h.conclusions.switched++
+		}
 	}
 }
 

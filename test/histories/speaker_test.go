@@ -82,7 +82,7 @@ func (s *speaker) start() {
 // backend that others no longer name.
 func (s *speaker) promises() bool {
 	for _, r := range s.revisions[s.revision:] {
-		if !r.has(s.backend) || !s.owned(r.log, s.backend, s.flow) {
+		if !r.has(s.backend) || !s.owned(r.log, 0, s.backend, s.flow) {
 			return false
 		}
 	}

@@ -142,6 +142,10 @@ func (h *life) send(c *client, p twin.Packet, frame []byte) bool {
 		h.conclusions.crowded++ // "Rows": they have older generations' backups only if there is room
 		return false
 	}
+	if end != c.host && h.tiered && full && placedBy(d, c.tier, c.flow) != c.backend {
+		h.conclusions.crowdedOut++ // "Tiers": the same of their older owners
+		return false
+	}
 	if end != c.host {
 		h.Fatalf("step %d: a connection of %s (as backup: %v) that a director placed at revision %d: a packet by %s, at %d of %d, went over %v\nrow %s\n%+v there, %+v at its host",
 			h.happened, c.host.Name, c.backup, c.revision, d.wire, d.revision, len(h.revisions)-1, path, h.describeRow(d, c.flow),
