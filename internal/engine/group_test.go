@@ -379,16 +379,15 @@ func TestGroupKeepsConnections(t *testing.T) {
 }
 
 // TestGroupKeepsTiers does the same with backends in several tiers, of which each director uses the one that it sees fit. What a
-// tier places connections on is named by all. Its older owners are named where there is room, and memberships change far more
-// often here than they do elsewhere.
+// tier places connections on is named by all, and so are its older owners, unless a change of size or of affinity leaves no room.
 func TestGroupKeepsTiers(t *testing.T) {
 	var all group
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(32, seed))
 		g := newGroup(t, r)
-		g.tiers = r
+		g.tiers, g.lastTier = r, 1+int(seed%2)
 		for i := range g.service.Backends {
-			g.service.Backends[i].Tier = uint8(i % (2 + int(seed%2)))
+			g.service.Backends[i].Tier = uint8(i % (1 + g.lastTier))
 		}
 		if seed%3 == 0 {
 			g.service.MinHealthy = new(uint32)
@@ -401,7 +400,7 @@ func TestGroupKeepsTiers(t *testing.T) {
 		all.walked, all.passed, all.crowded, all.switched = all.walked+g.walked, all.passed+g.passed, all.crowded+g.crowded, all.switched+g.switched
 	}
 	t.Logf("%d packets came to their host, %d of them over others; %d did not, by full rows; %d plans used another tier than the first", all.walked, all.passed, all.crowded, all.switched)
-	if all.walked < 10000 || all.passed < all.walked/50 || all.switched < 500 || all.crowded > all.walked/100 {
+	if all.walked < 10000 || all.passed < all.walked/50 || all.switched < 500 || all.crowded > all.walked/1000 {
 		t.Errorf("of %d packets %d were passed on, %d found a full row, and %d plans used another tier: the histories show too little", all.walked, all.passed, all.crowded, all.switched)
 	}
 }

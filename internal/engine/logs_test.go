@@ -41,6 +41,7 @@ type lifeOfAService struct {
 	rehashes    *rand.Rand // decides about changes of affinity; nil: there are none
 	rehashed    int        // plans with two affinities
 	tiers       *rand.Rand // decides about backends' tiers; nil: there is one
+	lastTier    int
 	choices     int        // connections that may be of two
 	longest     int        // log
 }
@@ -110,10 +111,10 @@ func (l *lifeOfAService) change() {
 		s.Affinity = 1 - s.Affinity
 	}
 	if l.tiers != nil && l.tiers.IntN(6) == 0 {
-		s.Backends[l.tiers.IntN(len(s.Backends))].Tier = uint8(l.tiers.IntN(1 + model.MaxTier))
+		s.Backends[l.tiers.IntN(len(s.Backends))].Tier = uint8(l.tiers.IntN(1 + l.lastTier))
 	}
-	if l.tiers != nil && !s.Tiered() {
-		s.Backends[0].Tier = 1
+	if l.tiers != nil && s.Tiers() <= l.lastTier { // one that comes would shorten rows
+		s.Backends[0].Tier = uint8(l.lastTier)
 	}
 }
 

@@ -70,7 +70,12 @@ func membershipsOf(s *model.Service, log model.Log) []memberships {
 	unaided := withoutMemory(s, log)
 	gue := slices.ContainsFunc(s.Backends, func(b model.Backend) bool { return b.ModeIn(*s) == model.GUE })
 	for tier := range all {
-		all[tier].setBounds(boundOf(s), tier > 0 || n > 1 && gue)
+		all[tier].setBounds(boundOf(s), func(bound int) int {
+			if tier == 0 && !gue {
+				return bound // its rows name no other tier
+			}
+			return ownBound(bound, tier, n)
+		})
 	}
 	for tier := range all {
 		m := &all[tier]
@@ -161,18 +166,27 @@ func (m *memberships) name(other *memberships, before bool) {
 	}
 }
 
-// setBounds shares a packet's bound among the two rows. Each generation before a change of affinity names an owner and a
-// backup, and there are two at most; with tiers there is one, and an owner of each other tier.
-func (m *memberships) setBounds(bound int, reserves bool) {
+// ownBound is the bound on what a row must name of its own tier: tiers share the bound on a row evenly, so that each of them can
+// name what all must name. A slot is held instead of losing anything.
+func ownBound(bound, tier, tiers int) int {
+	if tiers == 1 {
+		return bound
+	}
+	return max(2, (bound+tiers-1-tier)/tiers)
+}
+
+// setBounds shares a packet's bound among the two rows, and sets that on the tier's own candidates in each. Each generation
+// before a change of affinity names an owner and a backup, and there are two at most; with tiers there is one.
+func (m *memberships) setBounds(bound int, own func(bound int) int) {
 	if m.before != nil {
 		room := min(bound/2, 2*len(m.before.log))
-		if reserves {
+		if own(bound) < bound {
 			room = bound / 2
 		}
-		m.before.setBound(room, reserves)
+		m.before.bound, m.before.own = room, own(room)
 		bound -= room
 	}
-	m.now.setBound(bound, reserves)
+	m.now.bound, m.now.own = bound, own(bound)
 }
 
 // positionsIn returns the positions of a generation's members as membership has them, and whether
@@ -201,15 +215,6 @@ func newMembership(s *model.Service, log model.Log) membership {
 
 func (m *membership) add(g model.Generation, positions []uint32) {
 	m.log = append(m.log, located{g, ringDigest(&g), positions})
-}
-
-// setBound sets the bound on a row. Room for what a row must name of other tiers is reserved for as many as there may be: rows
-// that are full must not lose anything when another tier comes.
-func (m *membership) setBound(bound int, reserves bool) {
-	m.bound, m.own = bound, bound
-	if reserves {
-		m.own = max(2, bound-model.MaxTier)
-	}
 }
 
 // seal says that all generations and other tiers have been added.

@@ -122,14 +122,14 @@ type Tier struct {
 	Before bool
 }
 
-// TierRows returns the rows of one tier of a service, as [Rows] does. After the tier's own owners each row names those of
-// the other tiers, because another director may use another tier at that moment: always the one on which the other tier
-// places the slot's connections (with Both, the two), for which the tier's own rows leave room. Where there is room, the
-// owners in the older generations of the other tiers follow, and their backups. They own no
-// slot, hold none, and are last of all that new connections go to.
+// TierRows returns the rows of one tier of a service, as [Rows] does. After the tier's own members each row names those of
+// the other tiers, because another director may use another tier at that moment: first the one on which each other tier
+// places the slot's connections, and then all others that the other tier's own row must name. They own no slot, hold none,
+// and are last of all that new connections go to. Older backups of all tiers are last, where there is room.
 //
-// What must be named of the tier's own generations is at most own candidates, and the row has at most bound. Where sizes
-// differ, own is at least what a change of size needs, even if that leaves no room for other tiers.
+// What must be named of the tier's own generations is at most own candidates, and the row has at most bound: it names all if
+// that is not less than what the tiers have together. Where sizes differ, own is at least what a change of size needs, even if
+// that leaves too little room for other tiers.
 func TierRows(log []Generation, others []Tier, gone Gone, own, bound int) Table {
 	size := tableSize(log, others)
 	if size == 0 {
@@ -139,7 +139,7 @@ func TierRows(log []Generation, others []Tier, gone Gone, own, bound int) Table 
 	b.noteBorders(b.log)
 	for _, o := range others {
 		if layers := layersOf(o.Log, size); len(layers) > 0 {
-			b.others = append(b.others, newOtherTier(layers, o, gone))
+			b.others = append(b.others, newOtherTier(layers, o, gone, bound))
 			b.noteBorders(layers)
 		}
 	}
@@ -179,36 +179,34 @@ type rowBuilder struct {
 type otherTier struct {
 	log    []layer
 	rows   *rowBuilder
+	named  []uint32 // in the slot that is being made
 	before bool
 }
 
-func newOtherTier(log []layer, of Tier, gone Gone) otherTier {
-	rows := &rowBuilder{log: log, gone: gone, bound: of.Own, most: of.Own}
+func newOtherTier(log []layer, of Tier, gone Gone, bound int) otherTier {
+	rows := &rowBuilder{log: log, gone: gone, bound: of.Own, most: bound}
 	rows.makeRoom()
-	return otherTier{log, rows, of.Before}
+	return otherTier{log: log, rows: rows, before: of.Before}
 }
 
-// places returns the member on which the tier places a slot's connections while all are up, and with Both the other one, or None.
-func (o *otherTier) places(slot int) (first, second uint32) {
+// places returns the member on which the tier places a slot's connections while all are up, or None, and all members that the
+// tier's own row must name.
+func (o *otherTier) places(slot int) (first uint32, all []uint32) {
 	rows := o.rows
 	row, at, _ := rows.fits(slot)
 	if row < 0 {
-		return None, None
+		return None, nil
 	}
 	if len(rows.row) == 0 {
 		rows.addBackups(slot, o.log[row+1:])
 	}
-	first, second = None, None
-	head := &o.log[at]
-	if at > row {
-		first = head.Owners[slot]
-	} else if len(rows.row) > 0 {
-		first = rows.row[0]
+	switch {
+	case at > row:
+		return o.log[at].Owners[slot], rows.row
+	case len(rows.row) > 0:
+		return rows.row[0], rows.row
 	}
-	if head.Both {
-		second = head.Backups[slot]
-	}
-	return first, second
+	return None, nil
 }
 
 // noteBorders notes which older ring's borders the table's slots lie on.
@@ -332,23 +330,14 @@ func (b *rowBuilder) addOthers(slot int) bool {
 			b.add(member)
 		}
 	}
-	var seconds []uint32
 	for i := range b.others {
-		first, second := b.others[i].places(slot)
+		first, all := b.others[i].places(slot)
+		b.others[i].named = all
 		room(first)
-		if second != None {
-			seconds = append(seconds, second)
-		}
-	}
-	for _, second := range seconds {
-		room(second)
 	}
 	for i := range b.others {
-		for _, g := range b.others[i].log {
-			room(g.Owners[slot])
-			if g.Both {
-				room(g.Backups[slot])
-			}
+		for _, member := range b.others[i].named {
+			room(member)
 		}
 	}
 	return len(b.row) > own

@@ -30,17 +30,17 @@ func TestRowsNameOtherTiers(t *testing.T) {
 			want: row{1, 2, 5, 6}, age: row{5, 1, 2, 6}},
 		"two tiers above, and their older owners": {log: oneSlot([2]uint32{1, 2}),
 			others: []Tier{{Log: oneSlot([2]uint32{5, 6}, [2]uint32{7, 6}), Before: true}, {Log: oneSlot([2]uint32{8, 9}), Before: true}},
-			want:   row{1, 2, 5, 8, 7, 6, 9}, age: row{7, 5, 8, 1, 2, 6, 9}},
+			want:   row{1, 2, 5, 8, 6, 7, 9}, age: row{7, 5, 8, 1, 2, 6, 9}},
 		"one member has no backup": {log: oneSlot([2]uint32{1, None}), others: []Tier{{Log: oneSlot([2]uint32{5, None})}},
 			want: row{1, 5}, age: row{1, 5}},
 		"a full row is held for them": {log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{7, 8}), others: []Tier{{Log: oneSlot([2]uint32{5, 6})}}, own: 3, bound: 4,
 			want: row{3, 4, 7, 5}, age: row{7, 3, 4, 5}, held: 1},
-		"owners before backups that get connections": {log: oneSlot([2]uint32{1, 2}), others: []Tier{{Log: both(oneSlot([2]uint32{5, 6}), 0)}, {Log: both(oneSlot([2]uint32{7, 8}), 0)}}, own: 2, bound: 5,
+		"what gets connections before the others": {log: oneSlot([2]uint32{1, 2}), others: []Tier{{Log: both(oneSlot([2]uint32{5, 6}), 0)}, {Log: both(oneSlot([2]uint32{7, 8}), 0)}}, own: 2, bound: 5,
 			want: row{1, 2, 5, 7, 6}, age: row{1, 2, 5, 7, 6}},
 		"older backups of all are last": {log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}), others: []Tier{{Log: oneSlot([2]uint32{5, 6}, [2]uint32{5, 7})}},
-			want: row{1, 2, 5, 3, 6, 7}, age: row{1, 2, 5, 3, 6, 7}},
-		"older owners before backups": {log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), others: []Tier{{Log: oneSlot([2]uint32{5, 6}, [2]uint32{7, 8})}}, bound: 6,
-			want: row{1, 2, 3, 5, 7, 4}, age: row{3, 1, 2, 5, 7, 4}},
+			want: row{1, 2, 5, 6, 3, 7}, age: row{1, 2, 5, 6, 3, 7}},
+		"older owners before older backups": {log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), others: []Tier{{Log: oneSlot([2]uint32{5, 6}, [2]uint32{7, 8})}}, bound: 7,
+			want: row{1, 2, 3, 5, 6, 7, 4}, age: row{3, 1, 2, 5, 6, 7, 4}},
 		"both, where both get connections": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), 0, 1), others: []Tier{{Log: both(oneSlot([2]uint32{5, 6}), 0), Before: true}}, bound: 6,
 			want: row{1, 2, 3, 4, 5, 6}, age: row{5, 6, 3, 4, 1, 2}},
 		"the backup of one that is gone": {log: oneSlot([2]uint32{1, 2}), others: []Tier{{Log: oneSlot([2]uint32{5, 6})}}, gone: Gone{5: None}, bound: 3,
@@ -108,6 +108,7 @@ func TestEachTierNamesTheOthers(t *testing.T) {
 	named, held := 0, 0
 	for range 10 {
 		bound, tiers := 6+2*r.IntN(2), 2+r.IntN(2)
+		own := func(tier int) int { return (bound + tiers - 1 - tier) / tiers }
 		logs := make([][]Generation, tiers)
 		dead := Gone{}
 		for range 30 {
@@ -134,11 +135,11 @@ func TestEachTierNamesTheOthers(t *testing.T) {
 				var others []Tier
 				for j := range logs {
 					if j != k {
-						others = append(others, Tier{Log: logs[j], Own: bound - 2, Before: j < k})
+						others = append(others, Tier{Log: logs[j], Own: own(j), Before: j < k})
 					}
 				}
-				table := TierRows(logs[k], others, dead, bound-2, bound)
-				alone := Rows(logs[k], dead, bound-2)
+				table := TierRows(logs[k], others, dead, own(k), bound)
+				alone := Rows(logs[k], dead, own(k))
 				for slot := range table.Slots {
 					row := table.candidates(slot)
 					if first := alone.Slots[slot].Owner; len(row) > bound || first != None && row[0] != first {
@@ -148,7 +149,7 @@ func TestEachTierNamesTheOthers(t *testing.T) {
 						if j == k || len(logs[j]) == 0 {
 							continue
 						}
-						first := Rows(logs[j], dead, bound-2).Slots[slot].Owner
+						first := Rows(logs[j], dead, own(j)).Slots[slot].Owner
 						if first != logs[j][0].Owners[slot] {
 							held++
 						}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// MaxTier is the last tier that a backend may be in, so a service has at most three. A row names an owner of each: in one
-// over IPv6, of [MaxCandidates6], this leaves room for two owners and two backups of a tier, which a change of size needs.
+// MaxTier is the last tier that a backend may be in, so a service has at most three. Rows name an owner and a backup of each,
+// at least: a row over IPv6, of [MaxCandidates6], has no room for more.
 const MaxTier = 2
 
 // Tiered reports whether the service's backends are in more than one tier.

@@ -176,9 +176,9 @@ func (h *life) change() {
 		return
 	}
 	if h.r.IntN(5) == 0 {
-		s.Backends[h.r.IntN(len(s.Backends))].Tier = uint8(h.r.IntN(1 + model.MaxTier))
+		s.Backends[h.r.IntN(len(s.Backends))].Tier = uint8(h.r.IntN(2))
 	}
-	if !s.Tiered() { // the first tier that a service gets may shorten rows
+	if !s.Tiered() { // a tier that comes would shorten rows
 		s.Backends[0].Tier = 1
 	}
 }
