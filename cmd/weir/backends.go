@@ -49,8 +49,13 @@ func backendsOf(ctx context.Context, client *api.Client, names []string, in *mod
 }
 
 func backendsTable(t *table, backends []api.Backend) {
-	t.head("SERVICE", "NAME", segmentColumn(backends, func(b *api.Backend) model.Segment { return b.Segment }), "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
-		onlyWide+"INTERFACE", onlyWide+"NEXT-HOP", onlyWide+"MTU", onlyWide+"LOAD", onlyWide+"REDIRECT", onlyWide+"SINCE", "WHY")
+	head := []string{"SERVICE", "NAME", segmentColumn(backends, func(b *api.Backend) model.Segment { return b.Segment }), "ADDRESS", "MODE"}
+	tiers := slices.ContainsFunc(backends, func(b api.Backend) bool { return b.Tier > 0 })
+	if tiers {
+		head = append(head, "TIER")
+	}
+	t.head(append(head, "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
+		onlyWide+"INTERFACE", onlyWide+"NEXT-HOP", onlyWide+"MTU", onlyWide+"LOAD", onlyWide+"REDIRECT", onlyWide+"SINCE", "WHY")...)
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
@@ -58,8 +63,12 @@ func backendsTable(t *table, backends []api.Backend) {
 		} else if b.ByKernel {
 			hop = "kernel"
 		}
-		t.row(b.Service, b.Name, b.Segment, endOf(&b.BackendStatus), b.Mode, b.State, share(&b.BackendStatus), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
-			where, hop, b.MTU, loadOf(b.Load), redirectOf(b.Redirect), sinceOf(b.Health), whyOf(&b.BackendStatus))
+		row := []any{b.Service, b.Name, b.Segment, endOf(&b.BackendStatus), b.Mode}
+		if tiers {
+			row = append(row, b.Tier)
+		}
+		t.row(append(row, b.State, share(&b.BackendStatus), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
+			where, hop, b.MTU, loadOf(b.Load), redirectOf(b.Redirect), sinceOf(b.Health), whyOf(&b.BackendStatus))...)
 	}
 }
 

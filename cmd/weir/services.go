@@ -52,13 +52,36 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.head("NAME", segmentColumn(services, func(s *model.ServiceStatus) model.Segment { return s.Segment }), "VIP", "PROTOCOL", "PORT", "MODE", "POLICY", "BACKENDS", "HEALTHY", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED",
-		onlyWide+"LOADS", onlyWide+"QUIC", onlyWide+"GENERATIONS", onlyWide+"SLOTS", onlyWide+"MOVED", onlyWide+"SHARED", onlyWide+"HELD", onlyWide+"KEPT")
-	for _, s := range services {
-		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Mode, s.Policy, fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
-			s.Opened, s.Packets, s.Bytes, s.Dropped, reportedOf(s.Loads), quicNumbers(s.QUIC),
-			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept)
+	head := []string{"NAME", segmentColumn(services, func(s *model.ServiceStatus) model.Segment { return s.Segment }), "VIP", "PROTOCOL", "PORT", "MODE", "POLICY", "BACKENDS", "HEALTHY"}
+	tiers := slices.ContainsFunc(services, func(s model.ServiceStatus) bool { return s.Tiers != nil })
+	if tiers {
+		head = append(head, "TIER")
 	}
+	t.head(append(head, "CONNECTIONS", "PACKETS", "BYTES", "DROPPED",
+		onlyWide+"LOADS", onlyWide+"QUIC", onlyWide+"GENERATIONS", onlyWide+"SLOTS", onlyWide+"MOVED", onlyWide+"SHARED", onlyWide+"HELD", onlyWide+"KEPT")...)
+	for _, s := range services {
+		row := []any{s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Mode, s.Policy, fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health)}
+		if tiers {
+			row = append(row, tierOf(s.Tiers))
+		}
+		t.row(append(row, s.Opened, s.Packets, s.Bytes, s.Dropped, reportedOf(s.Loads), quicNumbers(s.QUIC),
+			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept)...)
+	}
+}
+
+// tierOf is the tier that gets new connections and, for another than the first, how many backends of those above it are healthy.
+func tierOf(t *model.ServiceTiers) string {
+	switch {
+	case t == nil:
+		return ""
+	case t.Active == 0:
+		return "0"
+	}
+	var above []string
+	for _, tier := range t.Tiers[:t.Active] {
+		above = append(above, fmt.Sprintf("%d/%d", tier.Healthy, tier.Backends))
+	}
+	return fmt.Sprintf("%d,above:%s", t.Active, strings.Join(above, ","))
 }
 
 // quicNumbers are the numbers of a service's configurations of connection IDs.

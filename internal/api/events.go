@@ -41,6 +41,8 @@ const (
 	EventRedirect EventKind = "redirect"
 	// EventOverride: the state of a backend in the director's file was overridden (weir drain), or counts again.
 	EventOverride EventKind = "override"
+	// EventTier: another tier of a service's backends gets new connections.
+	EventTier EventKind = "tier"
 	// EventUpkeep: a part of the host was not as it should be, and was repaired.
 	EventUpkeep EventKind = "upkeep"
 )
@@ -55,7 +57,7 @@ const (
 type Event struct {
 	ID       uint64    `json:"id" doc:"grows; as Last-Event-ID it says which one was heard last"`
 	Time     time.Time `json:"time"`
-	Kind     EventKind `json:"kind" enum:"file,problem,set,health,bgp,redirect,override,upkeep"`
+	Kind     EventKind `json:"kind" enum:"file,problem,set,health,bgp,redirect,override,tier,upkeep"`
 	Text     string    `json:"text" doc:"what has happened, for people"`
 	Owner    string    `json:"owner,omitempty"`
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
@@ -65,7 +67,7 @@ type Event struct {
 	Backend  string        `json:"backend,omitempty" doc:"its name"`
 	Backends int           `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
 	Neighbor string        `json:"neighbor,omitempty" doc:"the router's address, 10.0.0.1%red in VRF red, or the interface by which it is known"`
-	State    string        `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, of a part of the host (repaired), or of the problem: raised, resolved"`
+	State    string        `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, the number of the tier, of a part of the host (repaired), or of the problem: raised, resolved"`
 	Part     string        `json:"part,omitempty" doc:"of the host, as in docs/operate/upkeep.md"`
 	// Problem is what the event is about, of kind problem.
 	Problem *model.Problem `json:"problem,omitempty"`

@@ -99,6 +99,9 @@ func (f *liveFrame) add(s *model.ServiceStatus) {
 	if s.Health != nil {
 		of.Checked, of.Unhealthy, of.Unknown, of.Panic = true, s.Health.Down, s.Health.Unknown, s.Health.Panic
 	}
+	if s.Tiers != nil {
+		of.Tier = s.Tiers.Active
+	}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		switch b.State {
@@ -275,7 +278,7 @@ func (t *LiveTroubled) add(service string, b LiveBackend) {
 }
 
 func liveBackend(b *model.BackendStatus) LiveBackend {
-	of := LiveBackend{Name: b.Name, Address: b.Address, Segment: b.Segment, Port: b.Port, Mode: b.Mode, State: b.State, Interface: b.Interface, NextHop: b.NextHop, Slots: b.Slots, Override: b.Override}
+	of := LiveBackend{Name: b.Name, Address: b.Address, Segment: b.Segment, Port: b.Port, Mode: b.Mode, State: b.State, Interface: b.Interface, NextHop: b.NextHop, Slots: b.Slots, Tier: b.Tier, Override: b.Override}
 	if h := b.Health; h != nil {
 		of.Health, of.Since, of.Reason, of.Detail = h.State, h.Since, h.Reason, h.Detail
 	}

@@ -97,6 +97,7 @@ type LiveService struct {
 	Checked     bool            `json:"checked,omitempty" doc:"its backends are probed"`
 	Unhealthy   int             `json:"unhealthy,omitempty" doc:"backends that probes find down"`
 	Unknown     int             `json:"unknown,omitempty" doc:"backends of which no probe has ended yet"`
+	Tier        uint8           `json:"tier,omitempty" doc:"that gets new connections, because too few backends of the tiers above it are healthy"`
 	Panic       bool            `json:"panic,omitempty" doc:"so few are healthy that all to which there is a way are used"`
 	Generations int             `json:"generations"`
 	Waits       bool            `json:"waits,omitempty" doc:"a change waits for room in the log"`
@@ -115,6 +116,7 @@ type LiveBackend struct {
 	Interface string             `json:"interface,omitempty"`
 	NextHop   model.MAC          `json:"next-hop"`
 	Slots     int                `json:"slots"`
+	Tier      uint8              `json:"tier,omitempty"`
 	Health    model.HealthState  `json:"health,omitempty" doc:"what probes find; none: it is not checked"`
 	Since     time.Time          `json:"since,omitzero" doc:"of that"`
 	Reason    string             `json:"reason,omitempty" doc:"why the last probe failed"`

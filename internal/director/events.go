@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ type watcher struct {
 	given    []model.Service // of the file, without overrides
 	override []model.BackendOverride
 	sessions map[string]model.SessionState
+	tiers    map[string]uint8 // of services that have several: which gets new connections
 }
 
 // changesText says which services of an owner have changed.
@@ -73,7 +75,7 @@ func (w *watcher) look() []api.Event {
 	w.d.keepWhatRuns()
 	w.d.say()
 	state, file, overrides := w.d.controller.Now()
-	return slices.Concat(w.lookAtSets(state, file.Services), w.lookAtOverrides(overrides, file.Services), w.lookAtHealth(), w.lookAtBGP())
+	return slices.Concat(w.lookAtSets(state, file.Services), w.lookAtOverrides(overrides, file.Services), w.lookAtHealth(), w.lookAtTiers(), w.lookAtBGP())
 }
 
 // lookAtSets compares services only when the state is a new one: often only its logs have changed.
@@ -200,6 +202,23 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 		found = append(found, event)
 	}
 	return mergeEvents(found)
+}
+
+// lookAtTiers compares the tiers that get new connections.
+func (w *watcher) lookAtTiers() (found []api.Event) {
+	now := map[string]uint8{}
+	for _, s := range w.d.engine.Report().Services {
+		if s.Tiers == nil {
+			continue
+		}
+		now[s.Name] = s.Tier
+		if before, had := w.tiers[s.Name]; had && before != s.Tier || !had && w.tiers != nil && s.Tier > 0 {
+			found = append(found, api.Event{Kind: api.EventTier, Service: s.Name, Segment: s.ID.Segment, State: strconv.Itoa(int(s.Tier)),
+				Text: fmt.Sprintf("tier %d of service %s gets new connections: %s", s.Tier, s.Name, s.Tiers.Why())})
+		}
+	}
+	w.tiers = now
+	return found
 }
 
 // redirectEvent is about a backend to which connections are handed over again, or no longer.

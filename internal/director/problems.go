@@ -12,6 +12,7 @@ import (
 	"weir.io/weir/internal/bgp"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/daemon"
+	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/health"
 	"weir.io/weir/internal/model"
@@ -37,7 +38,7 @@ func (d *Director) gather() {
 	d.Problems.Replace(model.ProblemBGP, slices.Concat(bgpProblems(sessions), bgpPasswordProblems(&config.BGP, sessions), evpnProblems(&config)))
 	d.Problems.Replace(model.ProblemBFD, append(bfdProblems(view, d.bfd.newFault()), bfdPasswordProblems(&config, view)...))
 	d.Problems.Replace(model.ProblemHook, hookProblems(d.announcers.hooks.Status()))
-	d.Problems.Replace(model.ProblemService, append(ownerlessProblems(config.Services, d.controller.Log), daemon.CrowdProblems(d.kernel.Crowded())...))
+	d.Problems.Replace(model.ProblemService, slices.Concat(ownerlessProblems(config.Services, d.controller.Log), tierProblems(d.engine.Report().Services), daemon.CrowdProblems(d.kernel.Crowded())))
 	d.Problems.Replace(model.ProblemSteering, steeringProblems(d.steering.Status()))
 	d.Problems.Replace(model.ProblemSegment, d.segmentProblems())
 	for _, source := range model.HostSources[1:] {
@@ -117,6 +118,19 @@ func ownerlessProblems(services []model.Service, logOf func(model.ServiceID) (mo
 		}
 		found = append(found, model.Problem{Part: s.Name, Segment: s.Segment, Severity: model.SeverityWarning, Text: text,
 			Fix: "give a backend a weight, or remove the service"})
+	}
+	return found
+}
+
+// tierProblems are the services whose new connections do not go to the first tier. The text has no numbers of backends that
+// come and go: each would be a problem of its own.
+func tierProblems(services []engine.ServiceReport) (found []model.Problem) {
+	for i := range services {
+		if s := &services[i]; s.Tier > 0 {
+			found = append(found, model.Problem{Part: s.Name, Segment: s.ID.Segment, Severity: model.SeverityWarning,
+				Text: fmt.Sprintf("service %s: tier %d gets new connections, because fewer than min-healthy (%d) backends of the tiers above it are healthy", s.Name, s.Tier, s.Tiers.Needs),
+				Fix:  "weir backends " + s.Name + " shows what their checks say"})
+		}
 	}
 	return found
 }

@@ -58,6 +58,7 @@ var busy = datapath{status: model.DatapathStatus{
 	Services: []model.ServiceStatus{{Name: "web", Slots: 1021, Packets: 40, Bytes: 4000, Opened: 4, Dropped: 2, Log: model.LogStatus{
 		Generations: 2, Oldest: time.UnixMilli(1767323100500), Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 25},
 		Health: &model.ServiceHealth{Kind: model.CheckTCP, Up: 1, Down: 2, Unknown: 3, Panic: true},
+		Tiers:  &model.ServiceTiers{Active: 1, Needs: 1, Tiers: []model.TierState{{Backends: 5}, {Tier: 1, Backends: 1, Healthy: 1}}},
 		Loads:  &model.ServiceLoads{Reported: 1, Stale: 3, Degraded: true, Degradations: 2},
 		Backends: []model.BackendStatus{{Name: "a", Slots: 512, Packets: 30, Bytes: 3000, Opened: 3, Health: &model.BackendHealth{State: model.HealthUp}, Load: &model.BackendLoad{Connections: 12, Queue: 5, Pressure: 0.25}}, {Name: "b", Health: &model.BackendHealth{State: model.HealthDown}, Load: &model.BackendLoad{Connections: 7, Stale: true}},
 			{Name: "c", Health: &model.BackendHealth{State: model.HealthUnknown}, Redirect: &model.BackendRedirect{}}, {Name: "d", Strain: &model.BackendStrain{Parts: 6, Overflows: 12.5}, Redirect: &model.BackendRedirect{Able: true}}}}},

@@ -50,6 +50,7 @@ var (
 		"Packets of probes that take the way of clients' packets, by what has become of them: check_sent; check_not_marked: none of theirs; check_no_way: its backend is not checked any more; check_not_ip; check_no_room: for outer headers.", "verdict")
 	healthy = ofDirector.add("weir_service_backends",
 		"Backends of the service that would get connections if they were healthy, by what the director's probes say: up, down, unknown.", "service", "health")
+	tier   = ofDirector.add("weir_service_tier", "The tier of the service's backends that gets new connections, of services that have several.", "service")
 	panics = ofDirector.add("weir_service_panic", "1 while so few of the service's backends are healthy that all to which there is a way are used.", "service")
 	probed = ofDirector.add("weir_backend_up",
 		"Whether the director's probes find the backend healthy. Backends that are not checked, or not yet, have none.", "service", "backend")
@@ -159,6 +160,9 @@ func (v values) service(s *model.ServiceStatus) {
 		v.gauge(healthy, float64(h.Down), s.Name, string(model.HealthDown))
 		v.gauge(healthy, float64(h.Unknown), s.Name, string(model.HealthUnknown))
 		v.is(panics, h.Panic, s.Name)
+	}
+	if s.Tiers != nil {
+		v.gauge(tier, float64(s.Tiers.Active), s.Name)
 	}
 	if l := s.Loads; l != nil {
 		v.gauge(loadBackends, float64(l.Reported), s.Name, "reported")

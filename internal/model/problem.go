@@ -84,7 +84,7 @@ var ProblemKinds = []struct {
 	{ProblemGroup, false, "the other directors of the group, or what is shared with them"},
 	{ProblemLoads, true, "reports of loads"},
 	{ProblemReports, false, "reports of connections"},
-	{ProblemService, false, "all backends of a service are draining or of weight 0, or a table has no room for its flows"},
+	{ProblemService, false, "all backends of a service are draining or of weight 0, a tier below the first gets its new connections, or a table has no room for its flows"},
 	{ProblemSegment, false, "where hosts of tenants' networks are: sources contradict each other, one of them is lost, there is no way or no room for a host, or packets are dropped because nothing says where one is; or a segment has more than its limits"},
 	{ProblemSteering, false, "a NIC does not steer the flows that it should: their packets take the usual way"},
 }

@@ -97,7 +97,7 @@ func readMembers(at string, list []v1alpha1.LoadBalancerMember) (read []model.Ba
 	for i := range list {
 		m, b := &list[i], &read[i]
 		*b = model.NewBackend()
-		b.Name, b.Port, b.VLAN, b.VNI = m.Name, uint16(m.Port), uint16(m.VLAN), uint32(m.VNI)
+		b.Name, b.Port, b.VLAN, b.VNI, b.Tier = m.Name, uint16(m.Port), uint16(m.VLAN), uint32(m.VNI), uint8(min(max(m.Tier, 0), model.MaxTier+1))
 		if m.Weight != nil {
 			b.Weight = uint16(*m.Weight)
 		}

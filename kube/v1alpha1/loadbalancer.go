@@ -195,6 +195,13 @@ type LoadBalancerMember struct {
 	// +kubebuilder:validation:Maximum=65535
 	Weight *int32 `json:"weight,omitempty"`
 
+	// tier is when it gets new connections: those of 1 while fewer than minHealthy members of tier 0 are
+	// healthy, those of 2 while fewer of both are.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2
+	Tier int32 `json:"tier,omitempty"`
+
 	// state draining keeps its connections and gives it no new ones; down gives it nothing.
 	// +optional
 	// +kubebuilder:default=active

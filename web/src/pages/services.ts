@@ -63,6 +63,7 @@ export function condition(s: Service): Cell {
   if (s.backends === 0) return { text: "no backends", tone: "off" };
   if (s.active === 0) return { text: "no active backend", tone: "bad" };
   if (s.panic) return { text: "uses all backends", tone: "bad" };
+  if (s.tier) return { text: `tier ${s.tier}`, tone: "bad" };
   if (down(s) > 0) return { text: `${down(s)} down`, tone: "bad" };
   if ((s.unknown ?? 0) > 0) return { text: `${s.unknown} unknown`, tone: "warn" };
   if (s.waits) return { text: "change waits", tone: "warn" };
