@@ -24,6 +24,7 @@ type group struct {
 	store     *sharedStore // nil: each director has the services in its file
 	alone     bool         // directors do not tell each other of flows
 	steer     bool         // directors have NICs that steer flows
+	tiers     bool         // backends are in two tiers
 
 	agentConfig model.Config    // of every agent
 	agents      []*process.Weir // by backend; nil: being replaced
@@ -125,7 +126,8 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 		if b.State != schedule.Absent && at < 0 {
 			return fmt.Errorf("%s is not there", name)
 		}
-		if b.State == schedule.Active && !list[at].State.Alive() {
+		fails := g.tiers && g.current().TierFailed && schedule.Tier(i) == 0
+		if b.State == schedule.Active && !fails && !list[at].State.Alive() {
 			return fmt.Errorf("%s is down", name)
 		}
 		if b.State == schedule.Active && g.mode.redirects && !slices.ContainsFunc(list, func(s api.Backend) bool {

@@ -80,6 +80,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.DurationVar(&o.retention, "retention", 10*time.Second, "the services' retention")
 	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
 	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
+	flags.BoolVar(&o.Tiers, "tiers", false, "backends are in two tiers, of which the first fails by its health checks and comes back; its connections go on")
 	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
 	flags.BoolVar(&o.OnlyDirectors, "only-directors", false, "nothing happens to backends")
 	flags.BoolVar(&o.rehash, "rehash", false, "a connection's packets take the way through another director when its client has sent one again, as with IPv6 flow labels")

@@ -28,6 +28,7 @@ type performer struct {
 	store   *sharedStore // nil: the directors share no store
 	servers []*traffic.Server
 	tracker *traffic.Tracker
+	answers *checkServers // to health checks; nil: there are none
 	done    []performed
 	say     func(format string, args ...any)
 	tasks   []*task // the latest of each director, then of each backend's agent, and of the client's
@@ -40,7 +41,7 @@ func (p *performer) agentTask(backend int) int { return len(p.top.directors) + b
 func (p *performer) clientTask() int { return p.agentTask(len(p.top.backends)) }
 
 func newPerformer(h *harness, servers []*traffic.Server) *performer {
-	p := &performer{mode: h.mode, top: h.top, group: h.group, store: h.store, servers: servers, tracker: h.tracker, say: h.say}
+	p := &performer{mode: h.mode, top: h.top, group: h.group, store: h.store, servers: servers, tracker: h.tracker, answers: h.answers, say: h.say}
 	for range p.clientTask() + 1 {
 		p.tasks = append(p.tasks, finishedTask())
 	}
@@ -164,6 +165,9 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
 	case schedule.StoreMemberLost, schedule.StoreMemberBack:
 		return effect, p.changeStore(e)
+	case schedule.TierFailed, schedule.TierBack:
+		p.group.note(e.After)
+		return effect, p.answers.fail(e.Kind == schedule.TierFailed)
 	case schedule.QueuesChanged:
 		return effect, p.top.setQueues(ctx, e.After.Queues)
 	case schedule.BackendsKilled:
@@ -258,6 +262,16 @@ func (p *performer) resetRemoved(backend int) {
 		return
 	}
 	p.servers[backend].Reset()
+}
+
+// count counts the events of a kind.
+func (p *performer) count(k schedule.Kind) (n int) {
+	for _, d := range p.done {
+		if d.Kind == k {
+			n++
+		}
+	}
+	return n
 }
 
 // doubles counts the directors' changes with a backends' change within a second, each paired with

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/test/chaos/schedule"
 	"weir.io/weir/test/chaos/traffic"
 )
 
@@ -25,6 +26,8 @@ type report struct {
 	OnlyBackends bool `json:"only_backends"`
 	// OnlyDirectors says that nothing happened to backends.
 	OnlyDirectors bool `json:"only_directors"`
+	// Tiers is how often the first tier failed; none: there was one.
+	Tiers int `json:"tiers_failed,omitempty"`
 	// Rehash says that connections took another path when their clients sent again.
 	Rehash bool `json:"rehash"`
 	// Steered is what became of steering; none: no NIC steered.
@@ -114,7 +117,7 @@ type broken struct {
 func newReport(h *harness, p *performer, weather felt) *report {
 	totals := h.tracker.Totals()
 	r := &report{Steered: h.cards.total(), Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), Retention: h.retention.Seconds(),
-		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends, OnlyDirectors: h.OnlyDirectors, Rehash: h.rehash,
+		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends, OnlyDirectors: h.OnlyDirectors, Rehash: h.rehash, Tiers: p.count(schedule.TierFailed),
 		Connections: totals.TCP + totals.UDP + totals.QUIC, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
 		Misdirected: totals.Misdirected, P99StallMS: h.tracker.Stall(0.99).Milliseconds(),
 		TCP: protocol{Connections: totals.TCP, Misdirected: totals.Astray["tcp"]}, UDP: protocol{Connections: totals.UDP, Misdirected: totals.Astray["udp"]},

@@ -52,8 +52,9 @@ type harness struct {
 	tracker *traffic.Tracker
 	load    *traffic.Load
 	ways    *ways
-	counts  *counters // nil: no weir runs
-	cards   *cards    // nil: no flow is steered
+	counts  *counters     // nil: no weir runs
+	cards   *cards        // nil: no flow is steered
+	answers *checkServers // nil: backends are in one tier
 	begin   time.Time
 	fewest  int // connections at the same time, while events happened
 }
@@ -96,6 +97,13 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	servers, err := h.serve(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if h.Tiers {
+		h.answers = newCheckServers(h.top)
+		defer h.answers.close()
+		if err := h.answers.fail(false); err != nil {
+			return nil, err
+		}
 	}
 	if err := h.start(ctx); err != nil {
 		return nil, err
@@ -181,7 +189,7 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 		}
 	}
 	g := newGroup(h.top, h.mode, h.retention, h.binaries, h.store, first)
-	g.alone, g.steer = h.alone, h.steer
+	g.alone, g.steer, g.tiers = h.alone, h.steer, h.Tiers
 	h.group, h.counts = g, &counters{group: g}
 	return g.startAgents(ctx, first)
 }

@@ -47,12 +47,18 @@ func (g *group) service(l listener, of schedule.Group) model.Service {
 	if l.quic {
 		s.QUIC = declaredQUIC()
 	}
+	if g.tiers {
+		s.Health = tierCheck()
+	}
 	for i, b := range of.Backends {
 		if b.State == schedule.Absent {
 			continue
 		}
 		backend := model.NewBackend()
 		backend.Name, backend.Address, backend.Weight = backendName(i), lanAddress(backends+i), b.Weight
+		if g.tiers {
+			backend.Tier = schedule.Tier(i)
+		}
 		if b.State == schedule.Draining {
 			backend.State = model.Draining
 		}

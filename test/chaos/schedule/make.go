@@ -13,6 +13,8 @@ type Options struct {
 	Directors int // in the pool
 	Backends  int // in the pool; the first two thirds are never removed or killed
 	Members   int // of the directors' shared store; less than 3: none is lost
+	// Tiers lets the first of two tiers of backends fail, and come back.
+	Tiers bool
 	// OnlyBackends leaves the directors, their queues and their store alone.
 	OnlyBackends bool
 	// OnlyDirectors leaves the backends alone.
@@ -29,6 +31,9 @@ const (
 	detection = time.Second             // from a backend's death to its removal from the configuration
 	longBlind = 4 * time.Second
 	longLost  = 8 * time.Second // a member of the store
+
+	tierWorks = 6 * time.Second // at least, and twice that at most
+	tierFails = 3 * time.Second
 )
 
 // Begin returns the group before the first event: one director of three or more is spare, and every
@@ -61,6 +66,9 @@ func Make(o Options) []Event {
 	for i := range m.touched {
 		m.touched[i] = -rest
 	}
+	if o.Tiers {
+		m.failTiers()
+	}
 	owed := 0.0
 	for at := gap; at < o.Duration-quiet; at += gap/2 + time.Duration(m.rng.Int64N(int64(gap))) {
 		m.due(at)
@@ -84,6 +92,20 @@ func Make(o Options) []Event {
 	m.due(o.Duration)
 	slices.SortStableFunc(m.events, func(a, b Event) int { return int(a.At - b.At) })
 	return m.events
+}
+
+// failTiers lets the first tier fail and come back from time to time. Other events are those of the same seed without tiers.
+func (m *maker) failTiers() {
+	rng := rand.New(rand.NewPCG(m.o.Seed, 0x74696572))
+	some := func(least time.Duration) time.Duration { return least + time.Duration(rng.Int64N(int64(least))) }
+	for at := some(tierWorks); ; at += some(tierWorks) {
+		back := at + some(tierFails)
+		if back > m.o.Duration-quiet {
+			return
+		}
+		m.pending = append(m.pending, Event{At: at, Kind: TierFailed}, Event{At: back, Kind: TierBack})
+		at = back
+	}
 }
 
 // maker walks through the time of a run.
@@ -123,6 +145,8 @@ func (m *maker) due(until time.Duration) {
 			m.blind = false
 		case StoreMemberBack:
 			m.lost = false
+		case TierFailed, TierBack:
+			m.group.TierFailed = e.Kind == TierFailed
 		case DirectorUpgraded, AgentUpgraded:
 			if !m.downgrade(e) {
 				continue

@@ -32,6 +32,8 @@ type Group struct {
 	Backends  []Backend
 	RingSize  uint32
 	Queues    int // of each director's uplink
+	// TierFailed says that the checks of all backends of the first tier fail, and their connections go on.
+	TierFailed bool
 
 	DirectorVersions []Version // per director of the pool: what it runs, or will run
 	AgentVersions    []Version // per backend of the pool
@@ -72,7 +74,18 @@ const (
 	BackendsMixed    Kind = "backends-mixed"
 	WeightsChanged   Kind = "weights-changed"
 	RingResized      Kind = "ring-resized"
+
+	TierFailed Kind = "tier-failed"
+	TierBack   Kind = "tier-back"
 )
+
+// Tier is the tier of a backend of the pool, in a run with tiers: every third is in tier 1.
+func Tier(backend int) uint8 {
+	if backend%3 == 2 {
+		return 1
+	}
+	return 0
+}
 
 // OfDirectors reports whether the event changes the set of directors, as half of a double change
 // does.
