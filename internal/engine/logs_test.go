@@ -42,8 +42,8 @@ type lifeOfAService struct {
 	rehashed    int        // plans with two affinities
 	tiers       *rand.Rand // decides about backends' tiers; nil: there is one
 	lastTier    int
-	choices     int        // connections that may be of two
-	longest     int        // log
+	choices     int // connections that may be of two
+	longest     int // log
 }
 
 const livedDrain = time.Minute

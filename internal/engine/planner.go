@@ -85,13 +85,10 @@ func (p *Planner) setRings(t *model.TableService, report *ServiceReport, tiers [
 	if report.Tier = t.Tier; t.TierHealth != nil {
 		t.TierHealth.Active = t.Tier
 	}
+	r := made[tiers[used].now.rows]
+	report.noteRows(&r)
 	for k := range tiers {
-		r := made[tiers[k].now.rows]
-		if k == used {
-			report.noteRows(&r)
-			continue
-		}
-		for _, number := range r.heldAt { // another director may use this tier
+		for _, number := range made[tiers[k].now.rows].heldAt { // another director may use this tier
 			if !slices.Contains(report.HeldAt, number) {
 				report.HeldAt = append(slices.Clone(report.HeldAt), number)
 			}
@@ -141,8 +138,13 @@ func (p *Planner) makeRows() map[digest]rows {
 
 // fewestToHold is the fewest generations of a log with which a row can be too long: the newest
 // names two candidates, and each older one two more if sizes differ or policies place connections
-// on backups, or four more if both.
-const fewestToHold = 3
+// on backups, or four more if both. Of several tiers, each may have room for two candidates.
+func fewestToHold(log *model.Log) int {
+	if slices.ContainsFunc(log.Generations, func(g model.Generation) bool { return g.Tiers() > 1 }) {
+		return 2
+	}
+	return 3
+}
 
 // HeldAt returns the generations that hold slots of services by their logs, whichever director
 // forwards by them.
@@ -154,7 +156,7 @@ func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Hel
 func (p *Planner) HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
 	var long []model.Service
 	for i := range services {
-		if log := logs[services[i].ID()]; len(log.Generations) >= fewestToHold || log.Coming > 0 {
+		if log := logs[services[i].ID()]; len(log.Generations) >= fewestToHold(&log) || log.Coming > 0 {
 			long = append(long, services[i])
 		}
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -52,7 +53,7 @@ type Way struct{ From, To netip.AddrPort }
 // one after it, if these backends are down. A backend is invalid if there is none: the service
 // comes, goes, or has no members.
 func (s *Shift) Ways(down func(netip.AddrPort) bool) map[Way]float64 {
-	was, is := live(s.Before, down), live(s.After, down)
+	was, is := live(inUse(s.Before, down), down), live(inUse(s.After, down), down)
 	ways := map[Way]float64{}
 	if s.Before != nil && s.After != nil && s.Before.Affinity != s.After.Affinity {
 		for from, a := range sharesOf(was) {
@@ -88,6 +89,31 @@ func sharesOf(owners []netip.AddrPort) map[netip.AddrPort]float64 {
 		shares[owner] += 1 / float64(len(owners))
 	}
 	return shares
+}
+
+// inUse returns the service as it is with the tier that gets new connections, if these backends are down.
+func inUse(s *model.TableService, down func(netip.AddrPort) bool) *model.TableService {
+	if s == nil || len(s.Tiers) < 2 || s.TierHealth == nil {
+		return s
+	}
+	of := model.ServiceTiers{Needs: s.TierHealth.Needs, Tiers: slices.Clone(s.TierHealth.Tiers)}
+	for tier := range of.Tiers {
+		counted := map[uint32]bool{model.NoBackend: true}
+		for _, slot := range s.Tiers[tier].Ring.Slots {
+			if owner := slot.Owner; !counted[owner] {
+				counted[owner] = true
+				if b := &s.Backends[owner]; b.State == model.Active && down(b.Endpoint()) {
+					of.Tiers[tier].Healthy = max(0, of.Tiers[tier].Healthy-1)
+				}
+			}
+		}
+	}
+	of.Choose()
+	use := *s
+	if len(use.Tiers[of.Active].Ring.Slots) > 0 {
+		use.Use(of.Active)
+	}
+	return &use
 }
 
 // live returns the backend that gets a new connection in each slot; a service that does not exist,

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -173,6 +174,34 @@ func TestTiersMoveNoSlots(t *testing.T) {
 	less := planOne(t, s, down)
 	if n := slotsMoved(&before, &less); n == 0 {
 		t.Error("tier 1 has lost a backend, and no slot has moved")
+	}
+}
+
+// Logs are trimmed alike whichever tier a director uses: generations that hold slots of any tier are held.
+func TestHeldOfAllTiers(t *testing.T) {
+	s := tieredWeb(6, 6)
+	log := history.Advance(model.Log{}, &s, time.Time{})
+	for i := range 5 {
+		s.Backends = slices.Clone(s.Backends)
+		for _, drains := range []int{i, 6 + i} {
+			s.Backends[drains].Weight = 0
+		}
+		log = history.Advance(log, &s, time.Time{}.Add(time.Duration(i+1)*time.Second))
+	}
+	p, down := NewPlanner(), Health{}
+	held := func() []uint64 {
+		_, report := p.Plan(config(s), Logs{s.ID(): log}, down)
+		numbers := slices.Clone(report.Services[0].HeldAt)
+		slices.Sort(numbers)
+		return numbers
+	}
+	first := held()
+	for i := range 6 {
+		down[targetOf(&s, i)] = model.HealthDown
+	}
+	second := held()
+	if len(first) == 0 || !slices.Equal(first, second) || !slices.Equal(first, slices.Sorted(maps.Keys(HeldAt([]model.Service{s}, Logs{s.ID(): log})[s.ID()]))) {
+		t.Errorf("the generations %v are held by a director that uses tier 0, and %v by one that uses tier 1", first, second)
 	}
 }
 
