@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -26,6 +27,7 @@ var risks = []struct {
 	{model.RiskAffinity, model.WhenIdle, affinity},
 	{model.RiskNoAgents, model.WhenIdle, noAgents},
 	{model.RiskMemoryAlone, model.WhenDirectors, memoryAlone},
+	{model.RiskTiers, model.WhenDirectors, tiers},
 	{model.RiskFullNAT, model.WhenDirectors, fullNAT},
 	{model.RiskNoNotice, model.WhenLate, noNotice},
 	{model.RiskMaxRetention, model.WhenOld, maxRetention},
@@ -193,6 +195,33 @@ func memoryAlone(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 		return model.Risk{}, false
 	}
 	return model.Risk{Text: fmt.Sprintf("policy %s places connections where no slot says: those that a lost director had, and had not told yet, end", c.After.Policy)}, true
+}
+
+// flowBytes is what flow memory takes for a flow of IPv4. One of IPv6 takes twice as much.
+const flowBytes = 32
+
+// tiers is what services pay with tiers where directors remember flows, also those that are new: none is remembered while
+// the first tier gets new connections, and all are while another one does.
+func tiers(c *Change, _ *model.PlannedService) (model.Risk, bool) {
+	if c.After == nil || !c.After.Tiered() || c.After.AmongAll() || !slices.ContainsFunc(c.After.Backends, func(b model.Backend) bool {
+		mode := b.ModeIn(*c.After)
+		return (mode != model.GUE || c.After.Protocol == model.UDP) && (mode != model.NAT || !c.After.SNAT)
+	}) {
+		return model.Risk{}, false
+	}
+	bytes := flowBytes
+	if c.After.VIP.Is6() {
+		bytes *= 2
+	}
+	text := fmt.Sprintf("while a tier below the first gets new connections, flow memory takes %d bytes for each flow of the service", bytes)
+	var seen float64
+	for _, rate := range c.Seen {
+		seen += rate.Connections
+	}
+	if seen > 0 {
+		text += fmt.Sprintf(", of which %.0f are opened in a second", math.Ceil(seen))
+	}
+	return model.Risk{Text: text + ": those that have no room there, or that a lost director had not told yet, end when another tier is used"}, true
 }
 
 func fullNAT(c *Change, p *model.PlannedService) (model.Risk, bool) {

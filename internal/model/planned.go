@@ -81,7 +81,7 @@ type PlannedLimit struct {
 
 // Risk is a reason why connections may end, and which ones.
 type Risk struct {
-	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,asks,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-retention,quic,source-ranges,kernel-sources"`
+	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,asks,tunnel,leaves-gue,affinity,no-agents,memory-alone,tiers,full-nat,no-notice,max-retention,quic,source-ranges,kernel-sources"`
 	When     RiskWhen   `json:"when" enum:"at-once,if-idle,if-directors-change,if-a-director-is-late,if-not-ready,if-long" doc:"what has to happen for them to end"`
 	Text     string     `json:"text" doc:"the reason, for people"`
 	Backends []string   `json:"backends,omitempty" doc:"names of those whose connections they are; none: of any"`
@@ -127,6 +127,7 @@ const (
 	RiskAffinity       RiskReason = "affinity"
 	RiskNoAgents       RiskReason = "no-agents"
 	RiskMemoryAlone    RiskReason = "memory-alone"
+	RiskTiers          RiskReason = "tiers"
 	RiskFullNAT        RiskReason = "full-nat"
 	RiskNoNotice       RiskReason = "no-notice"
 	RiskMaxRetention   RiskReason = "max-retention"
