@@ -31,7 +31,6 @@ export function findings(live: Live): Finding[] {
     const href = "#/services/" + encodeURIComponent(s.name);
     if (s.backends > 0 && s.active === 0) bad.push({ tone: "bad", text: `${s.name} has no backend for new connections`, href });
     else if (s.panic) bad.push({ tone: "bad", text: `${s.name} uses all backends that it reaches: too few are healthy`, href });
-    if (s.tier) warn.push({ tone: "warn", text: `${s.name}: tier ${s.tier} gets new connections`, href });
     if (s.waits) warn.push({ tone: "warn", text: `${s.name}: a change waits for room in its log`, href });
   }
   if (live.troubled.count > 0) {

@@ -30,7 +30,7 @@ export class ServicePage implements Page {
       { title: "Backend", cell: ({ backend }) => backend.name, sort: ({ backend }) => backend.name },
       { title: "Address", cell: ({ backend }) => endpoint(backend.address, backend.port), sort: ({ backend }) => backend.address },
       { title: "Segment", cell: ({ backend }) => segment(backend), sort: ({ backend }) => segment(backend) },
-      { title: "Mode", cell: ({ backend }) => backend.mode },
+      { title: "Mode", cell: ({ backend }) => (backend.tier ? `${backend.mode}, tier ${backend.tier}` : backend.mode) },
       { title: "State", cell: ({ backend }) => stateOf(backend.state), sort: ({ backend }) => backend.state },
       { title: "Health", cell: ({ backend }) => healthOf(backend.health), sort: ({ backend }) => backend.health ?? "" },
       { title: "Why", cell: ({ backend }) => why(backend) },
