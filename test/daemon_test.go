@@ -186,6 +186,9 @@ func sharesSlots(status model.ServiceStatus, want model.Service) bool {
 	}
 	for _, b := range want.Backends {
 		i := slices.IndexFunc(status.Backends, func(s model.BackendStatus) bool { return s.Name == b.Name })
+		if i >= 0 && status.Tiers != nil && b.Tier != status.Tiers.Active {
+			continue // the ring in use is another tier's
+		}
 		if i < 0 || (status.Backends[i].Slots > 0) != (b.State == model.Active && b.Weight > 0) {
 			return false
 		}
