@@ -26,7 +26,7 @@ func TestPlan(t *testing.T) {
 	for _, s := range p.services {
 		names += " " + serviceName(s)
 	}
-	const want = " web4 192.0.2.10 dns4 web6 2001:db8::10 dns6 range4 192.0.2.11 all6 2001:db8::11 talk4 talk6" +
+	const want = " web4 192.0.2.10 dns4 web6 2001:db8::10 dns6 range4 192.0.2.11 all6 2001:db8::11 talk4 talk6 chat4 chat6" +
 		" pods4 192.0.2.20 pods6 2001:db8::20 poddns4 poddns6 again4 other4 192.0.2.21 other6 2001:db8::21"
 	if names != want {
 		t.Errorf("services are%s, want%s", names, want)
