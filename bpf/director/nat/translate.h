@@ -137,40 +137,6 @@ static __always_inline int translate(void *data, void *end, const struct packet 
 			  packet->flow.ipv6, t->hops);
 }
 
-/* Bytes from a quoted packet's L4 header to its end, as its IP header says; 0: it is a fragment, or cut. */
-static __always_inline __u32 quoted_length(void *data, void *end, const struct packet *packet)
-{
-	__u32 at = packet->l4 + sizeof(struct icmp_header), header = packet->quoted_l4 - at;
-	struct ipv6hdr *ip6 = data + (at & 0x3fff);
-	struct iphdr *ip4 = (void *)ip6;
-	__u32 length;
-
-	if ((void *)(ip4 + 1) > end || (packet->flow.ipv6 && (void *)(ip6 + 1) > end))
-		return 0;
-	if (!packet->flow.ipv6 && ip4->frag_off & bpf_htons(IPV4_FRAGMENT))
-		return 0;
-	length = packet->flow.ipv6 ? bpf_ntohs(ip6->payload_len) + sizeof(*ip6) :
-				     bpf_ntohs(ip4->tot_len);
-	return length > header ? length - header : 0;
-}
-
-/* As rewrite_quoted_checksum, of SCTP. A quoted packet has its ports the other way round. */
-static __always_inline __u64 rewrite_quoted_sctp(void *data, void *end, const struct packet *packet,
-						 const struct flow *to)
-{
-	both_ports difference = ports_of(&packet->flow) ^ ports_of(to);
-	__u32 offset = packet->quoted_l4 + offsetof(struct sctp_header, checksum);
-	__u32 length = quoted_length(data, end, packet), before;
-	__u32 *checksum = data + (offset & 0x3fff);
-
-	if ((void *)(checksum + 1) > end || !packet_holds(packet, offset + sizeof(*checksum)) ||
-	    !*checksum || !length)
-		return 0;
-	before = *checksum;
-	*checksum ^= crc32c_change(difference << 16 | difference >> 16, length);
-	return (__u64)(__u32)~before + *checksum;
-}
-
 /*
  * The checksum inside the packet that an error carries, where the error is long
  * enough to have it. Returns by how much that changes the error's own checksum.
@@ -186,8 +152,9 @@ static __always_inline __u64 rewrite_quoted_checksum(void *data, void *end,
 	__u16 *checksum = data + (offset & 0x3fff);
 	__u16 before;
 
+	/* What a quote has of a packet is rarely all of it, so nothing can compare SCTP's (RFC 9260, 10). */
 	if (protocol == IPPROTO_SCTP)
-		return rewrite_quoted_sctp(data, end, packet, to);
+		return 0;
 	if ((void *)(checksum + 1) > end || !packet_holds(packet, offset + sizeof(*checksum)))
 		return 0;
 	before = *checksum;
@@ -260,13 +227,20 @@ static __always_inline int translate_error(void *data, void *end, const struct p
  * (hence their NULL checks), and not again in everything that may call them:
  * else the program would be too large for the verifier.
  */
+__noinline int translate_quoting(struct xdp_md *ctx, const struct packet *packet,
+				 const struct translation *t)
+{
+	return packet && t ? translate_error(frame(ctx), frame_end(ctx), packet, t) : 0;
+}
+
+/* The same of any packet. Errors have a function of their own: the stack is deep here. */
 __noinline int translate_packet(struct xdp_md *ctx, const struct packet *packet,
 				const struct translation *t)
 {
 	if (!packet || !t)
 		return 0;
 	if (packet->flags & PACKET_ICMP_ERROR)
-		return translate_error(frame(ctx), frame_end(ctx), packet, t);
+		return translate_quoting(ctx, packet, t);
 	return translate(frame(ctx), frame_end(ctx), packet, t);
 }
 
