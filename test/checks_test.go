@@ -134,6 +134,9 @@ func TestKeepalivedChecks(t *testing.T) {
 	healthy.Store(false)
 	found("web", model.HealthDown, "body", "the answer to GET / (200 OK) has the digest md5:")
 	waitFor(t, "server1 not to be asked any more", func() bool { return !asked("80") })
+	if out := on(t, director, weir, "explain", "--socket", d.socket, "192.0.2.9:5555", "192.0.2.10:80/tcp", "--flags", "syn"); !strings.Contains(out, " (body: the answer to GET / (200 OK) has the digest md5:") {
+		t.Errorf("weir explain says\n%s", out)
+	}
 	healthy.Store(true)
 	found("web", model.HealthUp, "", "")
 	waitFor(t, "server1 to be asked again", func() bool { return asked("80") })

@@ -21,24 +21,45 @@ import (
 func (d *Director) explain(ctx context.Context, q model.Question) (model.Explanation, error) {
 	e, err := d.decide(ctx, q)
 	if err == nil {
-		d.nameOverrides(&e)
+		d.nameCauses(&e)
 		e.Steps = explain.Steps(&e)
 	}
 	return e, err
 }
 
-// nameOverrides names, for each candidate, the client that has overridden its state in the file.
-func (d *Director) nameOverrides(e *model.Explanation) {
+// nameCauses names, for each candidate, the client that has overridden its state in the file, and why its health
+// check fails.
+func (d *Director) nameCauses(e *model.Explanation) {
 	if e.Service == nil || e.Slot == nil {
 		return
 	}
-	overrides := model.IndexOverrides(d.controller.Overridden())
+	overrides, unhealthy := model.IndexOverrides(d.controller.Overridden()), d.unhealthy(e.Service.Name)
 	for i := range e.Slot.Candidates {
 		c := &e.Slot.Candidates[i]
 		if o := overrides.Named(e.Service.Name, c.Name); o != nil {
 			c.Override = &o.Override
 		}
+		if c.State == model.Down || c.State == model.Suspect {
+			c.Unhealthy = unhealthy[c.Name]
+		}
 	}
+}
+
+// unhealthy returns why checks of a service's backends fail, by the backends' names.
+func (d *Director) unhealthy(service string) map[string]string {
+	services := d.runningServices()
+	i := slices.IndexFunc(services, func(s model.Service) bool { return s.Name == service })
+	if i < 0 {
+		return nil
+	}
+	found, why := d.checker.Results(), map[string]string{}
+	for j := range services[i].Backends {
+		b := &services[i].Backends[j]
+		if h := found[model.Target{Service: services[i].ID(), Backend: b.Endpoint()}]; h.State == model.HealthDown && h.Reason != "" {
+			why[b.Name] = h.Reason + ": " + h.Detail
+		}
+	}
+	return why
 }
 
 // decide asks the datapath what it does with a packet.

@@ -308,3 +308,21 @@ func TestBuildInside(t *testing.T) {
 		}
 	}
 }
+
+// A candidate that is down says why its health check fails.
+func TestUnhealthyCandidates(t *testing.T) {
+	e := model.Explanation{Slot: &model.ExplainedSlot{Number: 7, Of: 251, Candidates: []model.ExplainedCandidate{
+		{Name: "a", Backend: netip.MustParseAddrPort("10.0.0.1:0"), State: model.Down, Unhealthy: "status: GET /b was answered with 503 Service Unavailable"},
+		{Name: "b", Backend: netip.MustParseAddrPort("10.0.0.2:0"), State: model.Active},
+	}}}
+	var says []string
+	for _, step := range explain.Steps(&e) {
+		if step.Step == model.StepCandidate {
+			says = append(says, step.Says)
+		}
+	}
+	want := []string{"a 10.0.0.1, down (status: GET /b was answered with 503 Service Unavailable)", "b 10.0.0.2, active"}
+	if !slices.Equal(says, want) {
+		t.Errorf("the candidates are %q, want %q", says, want)
+	}
+}

@@ -120,6 +120,9 @@ func (all *steps) addSlot(step model.Decision, s *model.ExplainedSlot) {
 		if o := c.Override; o != nil {
 			state += fmt.Sprintf(" (by %s at %s, beside the file)", o.By, o.At.Format(time.RFC3339))
 		}
+		if c.Unhealthy != "" {
+			state += fmt.Sprintf(" (%s)", c.Unhealthy)
+		}
 		all.add(model.StepCandidate, strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, EndText(c.Backend), state, generationsText(c.Generations)), ", "))
 	}
 }

@@ -163,6 +163,8 @@ type ExplainedCandidate struct {
 	Backend  netip.AddrPort `json:"backend"`
 	State    BackendState   `json:"state"` // in the kernel: "down" too while its next hop is unknown
 	Override *Override      `json:"override,omitempty" doc:"why it has another state than in the file"`
+	// Unhealthy is why its health check fails, with the reason first; empty: it does not.
+	Unhealthy string `json:"unhealthy,omitempty"`
 	// Age is its place in the order in which a packet of an unknown connection tries them,
 	// the oldest owner first.
 	Age int `json:"age"`
