@@ -1,6 +1,9 @@
 package packet
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Header is one layer of a packet that Build puts together.
 type Header interface {
@@ -73,8 +76,17 @@ func Text(s string) Bytes { return Bytes(s) }
 func Zeros(n int) Bytes { return make(Bytes, n) }
 
 // Quote is what an ICMP error carries of a packet: its IP header, with options,
-// and at most n bytes after it (RFC 792 promises 8).
+// and at most n bytes after it (RFC 792 promises 8). The checksum of SCTP says nothing of the ports
+// in a quote: directors leave it as it is when they change these, because a receiver rarely has all
+// of the packet to compare it.
 func Quote(n int, headers ...Header) Bytes {
+	headers = slices.Clone(headers)
+	for i, h := range headers {
+		if sctp, is := h.(SCTPHeader); is {
+			sctp.quoted = true
+			headers[i] = sctp
+		}
+	}
 	b := Build(headers...)
 	length := 40
 	if b[0]>>4 == 4 {

@@ -3,6 +3,7 @@ package packet
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 )
 
 // TCP flags.
@@ -81,6 +82,7 @@ type SCTPHeader struct {
 	Src, Dst   uint16
 	Tag        uint32 // 0: INIT
 	NoChecksum bool   // 0 as the checksum: a device has yet to compute it
+	quoted     bool   // the checksum is that of the packet without its ports
 }
 
 // castagnoli is the table of SCTP's checksum (RFC 9260, Appendix A).
@@ -92,8 +94,12 @@ func (h SCTPHeader) prepend(payload []byte, _ place) []byte {
 	binary.BigEndian.PutUint16(b[2:], h.Dst)
 	binary.BigEndian.PutUint32(b[4:], h.Tag)
 	b = append(b, payload...)
+	summed := slices.Clone(b)
+	if h.quoted {
+		clear(summed[:4])
+	}
 	if !h.NoChecksum {
-		binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
+		binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(summed, castagnoli))
 	}
 	return b
 }
