@@ -54,7 +54,7 @@ func randomService(r *rand.Rand, n, number int) model.Service {
 	}
 	s.Mode = []model.Mode{model.L2DSR, model.IPIP, model.GUE, model.GUE, model.NAT, model.NAT, model.L2DSR}[kind]
 	s.SNAT = kind == 5
-	s.Affinity = model.Affinities[r.IntN(2)]
+	s.Affinity = model.UsualAffinities[r.IntN(2)]
 	switch kind {
 	case 0, 2:
 		s.Protocol = model.UDP

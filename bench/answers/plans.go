@@ -111,7 +111,7 @@ func randomPlanned(r *rand.Rand, n int) model.Service {
 	s := model.Service{Name: fmt.Sprint("p", n), Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443},
 		VIP:      netip.AddrFrom4([4]byte{203, 1, byte(n >> 8), byte(n)}),
 		Mode:     []model.Mode{model.L2DSR, model.IPIP, model.GUE, model.NAT}[r.IntN(4)],
-		Affinity: model.Affinities[r.IntN(2)], RingSize: []uint32{0, 1021, 2003}[r.IntN(3)]}
+		Affinity: model.UsualAffinities[r.IntN(2)], RingSize: []uint32{0, 1021, 2003}[r.IntN(3)]}
 	if s.Mode != model.NAT && s.Mode != model.L2DSR && r.IntN(2) == 0 {
 		s.VIP = netip.MustParseAddr(fmt.Sprintf("2001:db8:2031::%x", 1+n))
 	}
@@ -155,7 +155,7 @@ func changedRandomly(r *rand.Rand, s model.Service) model.Service {
 			s.RingSize = []uint32{1021, 1499, 2003, 4099}[r.IntN(4)]
 		case 7:
 			if r.IntN(3) == 0 {
-				s.Affinity = model.Affinities[r.IntN(2)]
+				s.Affinity = model.UsualAffinities[r.IntN(2)]
 			}
 		}
 	}

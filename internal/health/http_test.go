@@ -27,7 +27,7 @@ func (s servers) versions(address string, certificate *tls.Certificate) {
 	mux.HandleFunc("/late", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, strings.Repeat("x", mostBody)+"all is well")
 	})
-	mux.HandleFunc("/ill", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "sorry", 503) })
+	mux.HandleFunc("/ill", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "sorry", http.StatusServiceUnavailable) })
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	var all http.Protocols
 	all.SetHTTP1(true)
