@@ -84,7 +84,9 @@ static __always_inline enum reason reply_to_host(struct xdp_md *ctx, struct pack
 	if (packet->length > host->mtu)
 		return answer_too_big(ctx, packet, host->mtu);
 	t->hops = 1;
-	if (!translate_packet(ctx, packet, t) || !address_host(ctx, packet, host))
+	if (!translate_packet(ctx, packet, t))
+		return untranslated(packet);
+	if (!address_host(ctx, packet, host))
 		return PASS_MALFORMED;
 	entry->direction = VTEP_TO_HOST;
 	entry->place = host->place;
