@@ -130,7 +130,7 @@ func TestDoctor(t *testing.T) {
 		if code != 1 {
 			t.Errorf("exit status %d, want 1", code)
 		}
-		wantLines(t, out, "FAIL config "+h.file+":1: service: unknown key; did you mean services? (known here: agent, api, bfd, bgp, coalesce, director, directors, hooks, loads, notice, ovn, segments, services, suspect)")
+		wantLines(t, out, "FAIL config "+h.file+":1: service: unknown key; did you mean services? (known here: agent, api, bfd, bgp, checks, coalesce, director, directors, hooks, loads, notice, ovn, segments, services, suspect)")
 	})
 	t.Run("json", func(t *testing.T) {
 		h.configure(onEth0, "web")

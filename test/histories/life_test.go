@@ -22,6 +22,7 @@ const drain = time.Minute
 // different moments, and of its connections. Its clock is not the kernels' clock: it ends long
 // before they forget anything.
 type life struct {
+	rehashes int // changes of affinity
 	*lab
 	testing.TB
 	r           *rand.Rand
@@ -103,7 +104,7 @@ func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *l
 		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
 	h.service.Retention = model.Duration(drain)
 	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
-	h.rehash()
+	h.service.Affinity = model.Affinity(r.IntN(2))
 	h.service.Policy = []model.Policy{model.Maglev, model.P2C}[r.IntN(2)]
 	h.calm = []int{1, 1, 8}[r.IntN(3)] // a change of affinity waits until all others are over
 	if h.calm > 1 || protocol == model.UDP {
@@ -295,15 +296,14 @@ func (h *life) newFlow() model.Flow {
 // network is what clients of one network have in common.
 var network = model.AffinityPrefix{V4: 28, V6: 120}
 
-// rehash gives the service another affinity.
+// rehash gives the service another affinity: by flow, by source, by flow, by a prefix of the source.
 func (h *life) rehash() {
-	s, was := &h.service, h.service.PlacedBy()
-	for s.PlacedBy() == was {
-		s.Affinity, s.AffinityPrefix = model.Affinity(h.r.IntN(2)), model.AffinityPrefix{}
-		if s.Affinity == model.AffinitySourceIP && h.r.IntN(2) == 0 {
-			s.AffinityPrefix = network
-		}
+	s := &h.service
+	s.Affinity, s.AffinityPrefix = 1-s.Affinity, model.AffinityPrefix{}
+	if s.Affinity == model.AffinitySourceIP && h.rehashes%2 == 0 {
+		s.AffinityPrefix = network
 	}
+	h.rehashes++
 }
 
 // report makes an agent report the connections of its host.
