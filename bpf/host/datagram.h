@@ -129,10 +129,10 @@ static __always_inline int has_datagram_socket(void *ctx, struct question *quest
 }
 
 /*
- * Whether a socket here still answers the flow's datagrams. If sockets cannot be seen here,
- * a host gives up what it has when a director sees it down. It
- * keeps associations of SCTP: their sockets are not seen, and no other host could go on with them. No bpf_loop: Linux 6.1 counts
- * 32 bytes of stack for its body, and there are none left.
+ * Whether a socket here still answers the flow's datagrams. If sockets cannot be seen here, a host
+ * gives up what it has when a director sees it down. It keeps associations of SCTP: their sockets
+ * are not seen, and no other host could go on with them. No bpf_loop: Linux 6.1 counts 32 bytes of
+ * stack for its body, and there are none left.
  */
 static __noinline int serves(const struct view *view, const struct chance *chance,
 			     const struct host_flow *flow)

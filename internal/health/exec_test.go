@@ -52,7 +52,7 @@ func ran(t *testing.T, settings *model.ExecChecks, timeout time.Duration, argv .
 
 func TestPrograms(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, who runs programs as somebody else")
+		t.Skip("only root can run programs as another user")
 	}
 	text := executable(t, "no program\n")
 	plain := executable(t, "#!/bin/sh\n")
@@ -91,7 +91,7 @@ func TestPrograms(t *testing.T) {
 // A program is told about the backend and nothing else, and has no rights: its output says what it has.
 func TestWhatProgramsHave(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, who runs programs as somebody else")
+		t.Skip("only root can run programs as another user")
 	}
 	t.Setenv("SECRET", "x")
 	said := func(settings *model.ExecChecks, command string) string {
@@ -118,7 +118,7 @@ func TestWhatProgramsHave(t *testing.T) {
 // What a program may take is limited: as another user only with CAP_SYS_RESOURCE, so it runs as this one.
 func TestProgramsAreLimited(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, who becomes somebody else")
+		t.Skip("only root can become another user")
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -151,7 +151,7 @@ func TestProgramsOfAnOrdinaryUser(t *testing.T) {
 // What a program has started ends with it, when its time is over or it has ended.
 func TestProgramsLeaveNothingBehind(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, who runs programs as somebody else")
+		t.Skip("only root can run programs as another user")
 	}
 	for command, want := range map[string]Reason{"sleep 1000 & echo $! >%[1]s; wait": Timeout, "sleep 1000 >/dev/null 2>&1 & echo $! >%[1]s": well} {
 		file := filepath.Join(filepath.Dir(executable(t, "")), "pid")
@@ -177,7 +177,7 @@ func TestProgramsLeaveNothingBehind(t *testing.T) {
 // A service whose program hangs keeps no other service's from being run.
 func TestServicesSharePrograms(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, who runs programs as somebody else")
+		t.Skip("only root can run programs as another user")
 	}
 	settings := &model.ExecChecks{AtOnce: 4}
 	of := func(service string, n int, argv ...string) model.Check {

@@ -178,15 +178,19 @@ func hasOption(options, option []byte) bool {
 	return false
 }
 
-// answersTo lets the answers to a probe through: SYN-ACKs and RSTs from there to this port. Raw
-// sockets of IPv4 see the IP header, those of IPv6 do not.
-func answersTo(port uint16, from netip.AddrPort) []bpf.Instruction {
-	begin := bpf.Instruction(bpf.LoadConstant{Dst: bpf.RegX, Val: 0})
+// pastHeader begins a filter: the register says where the header with the ports begins. Raw sockets of
+// IPv4 see the IP header, those of IPv6 do not.
+func pastHeader(from netip.AddrPort) bpf.Instruction {
 	if from.Addr().Is4() {
-		begin = bpf.LoadMemShift{Off: 0}
+		return bpf.LoadMemShift{Off: 0}
 	}
+	return bpf.LoadConstant{Dst: bpf.RegX, Val: 0}
+}
+
+// answersTo lets the answers to a probe through: SYN-ACKs and RSTs from there to this port.
+func answersTo(port uint16, from netip.AddrPort) []bpf.Instruction {
 	return []bpf.Instruction{
-		begin,
+		pastHeader(from),
 		bpf.LoadIndirect{Off: 0, Size: 2},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(from.Port()), SkipTrue: 5},
 		bpf.LoadIndirect{Off: 2, Size: 2},

@@ -157,15 +157,10 @@ func readParameters(b []byte) (said sctpAnswer, cookie bool) {
 	return said, cookie
 }
 
-// associationsOf lets packets from there to this port through. Raw sockets of IPv4 see the IP header, those of
-// IPv6 do not.
+// associationsOf lets packets from there to this port through.
 func associationsOf(port uint16, from netip.AddrPort) []bpf.Instruction {
-	begin := bpf.Instruction(bpf.LoadConstant{Dst: bpf.RegX, Val: 0})
-	if from.Addr().Is4() {
-		begin = bpf.LoadMemShift{Off: 0}
-	}
 	return []bpf.Instruction{
-		begin,
+		pastHeader(from),
 		bpf.LoadIndirect{Off: 0, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(from.Port())<<16 | uint32(port), SkipTrue: 1},
 		bpf.RetConstant{Val: 0xffff},

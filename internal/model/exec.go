@@ -8,7 +8,7 @@ import (
 
 // ExecChecks says how the programs of checks run on this director.
 type ExecChecks struct {
-	User   string `json:"user,omitempty"`    // whom they run as; empty: the director's own user, or nobody if that is root
+	User   string `json:"user,omitempty"`    // the user that they run as; empty: the director's own, or nobody if that is root
 	AtOnce uint16 `json:"at-once,omitempty"` // how many run at once, of all services; 0: the default
 	// Sets are the programs that services in sets may run: else only those in the file run any.
 	Sets []string `json:"sets,omitempty"`
@@ -29,7 +29,7 @@ func (e *ExecChecks) AtOnceOrDefault() int {
 	return int(e.AtOnce)
 }
 
-// Account returns whom programs run as; empty: the default.
+// Account returns the user that programs run as; empty: the default.
 func (e *ExecChecks) Account() string {
 	if e == nil {
 		return ""
@@ -81,8 +81,8 @@ func (h healthValidation) exec() {
 	}
 }
 
-// execInSet refuses programs of a service in a set that the director's file does not allow: else whoever may write
-// sets would run programs on directors.
+// execInSet refuses programs of a service in a set that the director's file does not allow: else a client that may
+// write sets would run programs on directors.
 func (h healthValidation) execInSet() {
 	c := h.check
 	if c.Kind != CheckExec || len(c.Exec) == 0 || h.index < h.own || h.elsewhere || len(h.config.Director.Interfaces) == 0 {

@@ -12,13 +12,13 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
-// nobody is whom programs run as that root would start, and its number where no file says it.
+// nobody is the user of programs that root would start, and its number where no file says it.
 const (
 	nobody       = "nobody"
 	nobodyNumber = 65534
 )
 
-// Account returns whom a program runs as that must have no rights of this process's: the named user or, without
+// Account returns the user of a program that must have no rights of this process's: the named user or, without
 // a name, this process's own if that is not root, else nobody. nil: this process's own.
 func Account(name string) (*syscall.Credential, error) {
 	if name == "" {
